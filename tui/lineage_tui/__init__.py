@@ -1,0 +1,1 @@
+"""The terminal UI of Lineage; imported only by `lineage tui`."""
