@@ -152,8 +152,18 @@ class Tolerance(ClosedRecord):
 
 
 class FirstDifference(Record):
+    """The first field, in causal order, that two attempts at one step do not share.
+
+    Attributes:
+        field: `start_step`, `batch`, `rng`, `lr`, `scale`, `loss`, `grad_norm`, or a metric named beforehand.
+        part: which one of several, such as an optimizer's group (`adamw[0]`) or a scaler.
+        before: what the earlier attempt recorded.
+        after: what the resumed session recorded.
+    """
+
     step: int
     field: str
+    part: str | None = None
     before: Number | str | None = None
     after: Number | str | None = None
 
