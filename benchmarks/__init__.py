@@ -1,0 +1,1 @@
+"""Benchmarks, and the synthetic runs they and the tests read."""

@@ -1,0 +1,186 @@
+"""The columns of a log in one file under `.cache/`, so that the next reader need not parse them again.
+
+The file is derived: deleting it costs time and nothing else. It is believed only when all of this holds: its version
+and byte order are ours, it was made from the very file that is there now (device, inode, and the bytes at the head and
+just before the offset it had reached), that file is not shorter than the offset, or as long and modified since, and
+the checksum over the whole cache is right. Anything else, whatever it is, means "no cache".
+
+The file is `LNGCOLS1`, the length of a JSON header (8 bytes, little-endian), CRC-32 of header and body (4 bytes), the
+header, then arrays and lines, each at a multiple of 64 bytes. It is replaced atomically and not synced: after a power
+loss the checksum tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import secrets
+import struct
+import sys
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import orjson
+
+from lineage.layout import RunDir
+from lineage.log.scan import Damage
+from lineage_schemas.ids import SessionId
+
+if TYPE_CHECKING:
+    from lineage.log.columns import Columns, RareLine, SessionColumns
+
+NAME: Final = "columns-1.bin"
+_MAGIC: Final = b"LNGCOLS1"
+_PREFIX: Final = struct.Struct("<8sQI")
+_PROBE_BYTES: Final = 4096
+_ALIGN: Final = 64
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which file a log is, as far as can be told without reading all of it."""
+
+    fd: int
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, fd: int, status: os.stat_result) -> Identity:
+        return cls(fd, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+    def key(self, offset: int) -> dict[str, Any]:
+        """What must be the same for columns read up to `offset` to be those of this file."""
+        head = os.pread(self.fd, min(_PROBE_BYTES, offset), 0)
+        tail = os.pread(self.fd, min(_PROBE_BYTES, offset), max(0, offset - _PROBE_BYTES))
+        return {
+            "byteorder": sys.byteorder,
+            "device": self.device,
+            "inode": self.inode,
+            "head": hashlib.blake2b(head, digest_size=16).hexdigest(),
+            "tail": hashlib.blake2b(tail, digest_size=16).hexdigest(),
+        }
+
+
+@dataclass
+class Cached:
+    """What a cache held."""
+
+    offset: int
+    sessions: dict[SessionId, SessionColumns]
+    rare: list[RareLine]
+    damage: list[Damage]
+
+
+@dataclass
+class _Body:
+    """Arrays and bytes to be written one after another, aligned."""
+
+    parts: list[memoryview] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, data: memoryview) -> list[int]:
+        """Place of the part: where it begins in the body, and how many bytes it has."""
+        flat = data.cast("B") if data.nbytes else memoryview(b"")
+        place = [self.size, flat.nbytes]
+        padding = -flat.nbytes % _ALIGN
+        self.parts += [flat, memoryview(bytes(padding))]
+        self.size += flat.nbytes + padding
+        return place
+
+
+def save(columns: Columns, identity: Identity) -> bool:
+    """Leave the columns for the next reader; False when the folder takes no file, which is no error."""
+    body = _Body()
+    header = {
+        "key": identity.key(columns.offset),
+        "offset": columns.offset,
+        "size": identity.size,
+        "mtime_ns": identity.mtime_ns,
+        "sessions": [session.dump(body.add) for session in columns.sessions.values()],
+        "rare": {
+            "kinds": [line.kind for line in columns.rare],
+            "sessions": [line.session for line in columns.rare],
+            "offsets": [line.offset for line in columns.rare],
+            "sizes": [len(line.data) for line in columns.rare],
+            "place": body.add(memoryview(b"".join(line.data for line in columns.rare))),
+        },
+        "damage": [[d.offset, d.size_bytes, d.reason, d.num_lines] for d in columns.damage],
+    }
+    text = orjson.dumps(header)
+    text += b" " * (-(len(text) + _PREFIX.size) % _ALIGN)
+    crc = zlib.crc32(text)
+    for part in body.parts:
+        crc = zlib.crc32(part, crc)
+    folder = columns.dir.cache_dir
+    temporary = folder / f".{NAME}.{secrets.token_hex(4)}.tmp"
+    try:
+        folder.mkdir(exist_ok=True)
+        if folder.is_symlink():
+            return False
+        with temporary.open("xb") as out:
+            out.write(_PREFIX.pack(_MAGIC, len(text), crc))
+            out.write(text)
+            for part in body.parts:
+                out.write(part)
+        temporary.replace(folder / NAME)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        return False
+    return True
+
+
+def load(run_dir: RunDir, identity: Identity) -> Cached | None:
+    """What an earlier reader left, if it is of this log and whole; else None."""
+    try:
+        return _load(run_dir.cache_dir / NAME, identity)
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, struct.error):
+        return None  # a cache of any other shape is no cache
+
+
+def _load(path: Path, identity: Identity) -> Cached | None:
+    from lineage.log.columns import RareLine, SessionColumns
+
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
+    magic, length, crc = _PREFIX.unpack_from(mapped)
+    view = memoryview(mapped)[_PREFIX.size :]
+    if magic != _MAGIC or length > view.nbytes:
+        return None
+    header = orjson.loads(view[:length])
+    offset = header["offset"]
+    grown = identity.size > header["size"]
+    fits = offset <= identity.size and (grown or identity.mtime_ns == header["mtime_ns"])
+    if not fits or header["key"] != identity.key(offset) or zlib.crc32(view) != crc:
+        return None
+    body = view[length:]
+
+    def part(place: list[int]) -> memoryview:
+        start, size = place
+        if start < 0 or size < 0 or start + size > body.nbytes:
+            raise ValueError("a part of the cache lies outside of it")
+        return body[start : start + size]
+
+    sessions: dict[SessionId, SessionColumns] = {}
+    for dumped in header["sessions"]:
+        session = SessionColumns.restore(dumped, part)
+        sessions[session.session] = session
+    rare = header["rare"]
+    text = bytes(part(rare["place"]))
+    ends = np.cumsum([0, *rare["sizes"]]).tolist()
+    lines = [
+        RareLine(kind, SessionId(session), at, text[ends[index] : ends[index + 1]])
+        for index, (kind, session, at) in enumerate(zip(rare["kinds"], rare["sessions"], rare["offsets"], strict=True))
+    ]
+    damage = [Damage(at, size, reason, num_lines) for at, size, reason, num_lines in header["damage"]]
+    return Cached(offset, sessions, lines, damage)

@@ -1,0 +1,521 @@
+"""metrics.jsonl as numpy columns, per session; only what was appended is read again.
+
+`step` lines become columns and are forgotten; every other line is kept as its bytes, since there are few of them and
+their fields differ. Memory is therefore the columns, the rare lines and one block of the file.
+
+Steps of one layout are read many at once (`lineage.log.layout`), everything else line by line through the schema, so
+that both ways accept the same lines. Bad lines are located in `Columns.damage` and never stop the reading.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from lineage.errors import FormatError, NotFoundError
+from lineage.layout import RunDir
+from lineage.log.layout import Block, Floats, Ints, Layout, Steps
+from lineage.log.reader import check_line_format, open_log
+from lineage.log.scan import MAX_LINE_BYTES, Damage, fault_of, merge_damage
+from lineage_schemas.events import Event, StepEvent, parse_event
+from lineage_schemas.ids import SessionId
+
+MAX_SESSIONS: Final = 10_000
+"""Sessions kept apart; lines of further ones are reported as damage, since no real run has so many."""
+
+_BLOCK_BYTES: Final = 1 << 20
+_MAX_LAYOUTS: Final = 32
+_LEARN_AFTER: Final = 16
+"""Lines that must be left in a block before it pays to learn their layout."""
+
+_CACHE_FROM_BYTES: Final = 1 << 20
+_RECACHE_FROM_BYTES: Final = 16 << 20
+
+S = TypeVar("S", bound=np.generic)
+
+
+class Buffer(Generic[S]):
+    """A growing array. What `array` returned before stays as it was while more is appended."""
+
+    def __init__(self, dtype: type[S], initial: npt.NDArray[S] | None = None) -> None:
+        self._dtype = dtype
+        self._data: npt.NDArray[S] = np.empty(0, dtype) if initial is None else initial
+        self._count = len(self._data)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def array(self) -> npt.NDArray[S]:
+        """The values so far; a view, not to be written to."""
+        view = self._data[: self._count]
+        view.flags.writeable = False
+        return view
+
+    def append(self, values: npt.NDArray[S]) -> None:
+        end = self._count + len(values)
+        if end > len(self._data):
+            grown: npt.NDArray[S] = np.empty(max(end, len(self._data) * 3 // 2, 64), self._dtype)
+            grown[: self._count] = self._data[: self._count]
+            self._data = grown
+        self._data[self._count : end] = values
+        self._count = end
+
+
+class MetricColumn:
+    """Values of one metric in one session.
+
+    Attributes:
+        values: where the metric was logged; NaN and infinities are values.
+    """
+
+    def __init__(self, values: Floats | None = None, rows: Ints | None = None) -> None:
+        self._values = Buffer(np.float64, values)
+        self._rows = Buffer(np.int64, rows) if rows is not None else None
+
+    @property
+    def values(self) -> Floats:
+        return self._values.array
+
+    @property
+    def rows(self) -> Ints | None:
+        """The step rows the values belong to, increasing; None when every row has one."""
+        return self._rows.array if self._rows is not None else None
+
+    def append(self, values: Floats, rows: Ints | None, num_rows: int, num_added: int) -> None:
+        """Add values for `num_added` rows after the first `num_rows`; `rows` counts within the added ones."""
+        if self._rows is None and (rows is not None or len(self._values) != num_rows):
+            # From now on a row may be without: a column of row numbers costs what is there, a mask what is not.
+            self._rows = Buffer(np.int64, np.arange(len(self._values), dtype=np.int64))
+        if self._rows is not None:
+            within = np.arange(num_added, dtype=np.int64) if rows is None else rows
+            self._rows.append(within + num_rows)
+        self._values.append(values)
+
+    def sparsify(self, num_rows: int) -> None:
+        """Note that the rows from `num_rows` on may be without a value."""
+        if self._rows is None:
+            self._rows = Buffer(np.int64, np.arange(num_rows, dtype=np.int64))
+
+
+class SessionColumns:
+    """What one session's `step` lines said, a row each, in order of the log.
+
+    Attributes:
+        session: its id.
+        first_ts, last_ts: Unix seconds of its first and latest event of any kind.
+        metrics: columns by name, in the order in which the names were first seen.
+    """
+
+    def __init__(self, session: SessionId) -> None:
+        self.session = session
+        self.first_ts = float("nan")
+        self.last_ts = float("nan")
+        self.metrics: dict[str, MetricColumn] = {}
+        self._step = Buffer(np.int64)
+        self._ts = Buffer(np.float64)
+        self._optional: dict[str, Buffer[np.float64]] = {}
+
+    def __len__(self) -> int:
+        return len(self._step)
+
+    @property
+    def step(self) -> Ints:
+        return self._step.array
+
+    @property
+    def ts(self) -> Floats:
+        return self._ts.array
+
+    def optional(self, name: str) -> Floats | None:
+        """`duration_s`, `tokens` or `samples`, NaN where a line had none; None when no line had any."""
+        buffer = self._optional.get(name)
+        return buffer.array if buffer is not None else None
+
+    @property
+    def duration_s(self) -> Floats | None:
+        return self.optional("duration_s")
+
+    def saw(self, ts: float) -> None:
+        if not self.first_ts <= ts:
+            self.first_ts = ts
+        if not self.last_ts >= ts:
+            self.last_ts = ts
+
+    def append(self, parts: Sequence[Steps]) -> None:
+        """Add the rows of all parts, in order of the lines they came from."""
+        if len(parts) == 1:
+            part = parts[0]
+            metrics = {name: (values, part.metric_rows.get(name)) for name, values in part.metrics.items()}
+            self._extend(part.step, part.ts, _optional_of(part), metrics)
+            return
+        order: Ints = np.argsort(np.concatenate([part.rows for part in parts]), kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        ranks = np.split(rank, np.cumsum([len(part.rows) for part in parts])[:-1])
+        optional = {
+            name: np.concatenate([_or_nan(_optional_of(part).get(name), len(part.rows)) for part in parts])[order]
+            for name in _OPTIONAL
+            if any(name in _optional_of(part) for part in parts)
+        }
+        pieces: dict[str, list[tuple[Floats, Ints]]] = {}
+        for part, places in zip(parts, ranks, strict=True):
+            for name, values in part.metrics.items():
+                rows = part.metric_rows.get(name)
+                pieces.setdefault(name, []).append((values, places if rows is None else places[rows]))
+        metrics = {}
+        for name, found in pieces.items():
+            rows = np.concatenate([rows for _, rows in found])
+            by_row = np.argsort(rows)
+            values = np.concatenate([values for values, _ in found])[by_row]
+            metrics[name] = (values, rows[by_row] if len(rows) < len(order) else None)
+        step = np.concatenate([part.step for part in parts])[order]
+        self._extend(step, np.concatenate([part.ts for part in parts])[order], optional, metrics)
+
+    def _extend(
+        self, step: Ints, ts: Floats, optional: dict[str, Floats], metrics: dict[str, tuple[Floats, Ints | None]]
+    ) -> None:
+        before, added = len(self._step), len(step)
+        for name, (values, rows) in metrics.items():
+            column = self.metrics.get(name)
+            if column is None:
+                column = self.metrics[name] = MetricColumn()
+            column.append(values, rows, before, added)
+        for name, column in self.metrics.items():
+            if name not in metrics:
+                column.sparsify(before)
+        for name, filled in optional.items():
+            if name not in self._optional:
+                self._optional[name] = Buffer(np.float64, np.full(before, np.nan))
+            self._optional[name].append(filled)
+        for name, buffer in self._optional.items():
+            if name not in optional:
+                buffer.append(np.full(added, np.nan))
+        self._ts.append(ts)
+        self._step.append(step)  # last: a reader on another thread takes its length for the number of rows
+        self.saw(float(ts.min()))
+        self.saw(float(ts.max()))
+
+    def dump(self, keep: Callable[[memoryview], list[int]]) -> dict[str, object]:
+        """JSON-ready description; `keep` stores the bytes of an array and says where."""
+        return {
+            "session": self.session,
+            "first_ts": self.first_ts,
+            "last_ts": self.last_ts,
+            "step": keep(self.step.data),
+            "ts": keep(self.ts.data),
+            "optional": {name: keep(buffer.array.data) for name, buffer in self._optional.items()},
+            "metrics": [
+                [name, keep(column.values.data), None if column.rows is None else keep(column.rows.data)]
+                for name, column in self.metrics.items()
+            ],
+        }
+
+    @classmethod
+    def restore(cls, dumped: Mapping[str, Any], part: Callable[[list[int]], memoryview]) -> SessionColumns:
+        """The inverse of `dump`, on the stored bytes themselves; they are copied only when rows are added."""
+        found = cls(SessionId(dumped["session"]))
+        found.first_ts, found.last_ts = float(dumped["first_ts"]), float(dumped["last_ts"])
+        found._step = Buffer(np.int64, np.frombuffer(part(dumped["step"]), np.int64))
+        found._ts = Buffer(np.float64, np.frombuffer(part(dumped["ts"]), np.float64))
+        for name, place in dumped["optional"].items():
+            found._optional[name] = Buffer(np.float64, np.frombuffer(part(place), np.float64))
+        for name, place, rows in dumped["metrics"]:
+            numbers = None if rows is None else np.frombuffer(part(rows), np.int64)
+            found.metrics[name] = MetricColumn(np.frombuffer(part(place), np.float64), numbers)
+        return found
+
+
+_OPTIONAL: Final = ("duration_s", "tokens", "samples")
+
+
+def _optional_of(part: Steps) -> dict[str, Floats]:
+    found = {"duration_s": part.duration_s, "tokens": part.tokens, "samples": part.samples}
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def _or_nan(values: Floats | None, count: int) -> Floats:
+    return np.full(count, np.nan) if values is None else values
+
+
+@dataclass(frozen=True, slots=True)
+class RareLine:
+    """A whole, valid line that is no `step`."""
+
+    kind: str
+    session: SessionId
+    offset: int
+    data: bytes
+
+    def event(self) -> Event:
+        return parse_event(self.data)
+
+
+class Columns:
+    """The columns of one log.
+
+    Attributes:
+        sessions: by id, in order of their first line.
+        rare: every line that is no `step`, in order.
+        damage: bad lines; neighbours are one entry.
+        offset: bytes read so far, always the beginning of a line.
+        size_bytes: size of the log when it was last looked at.
+    """
+
+    def __init__(self, run_dir: RunDir | Path, *, cache: bool = True) -> None:
+        self.dir = run_dir if isinstance(run_dir, RunDir) else RunDir(Path(run_dir))
+        self.size_bytes = 0
+        self.num_rebuilds = 0
+        self._caching = cache
+        self._clear()
+
+    @classmethod
+    def open(cls, run_dir: RunDir | Path, *, cache: bool = True, max_bytes: int | None = None) -> Columns:
+        """The columns of a run's log, read to its last newline, or at most about `max_bytes` of it.
+
+        With `cache`, what an earlier reader left in `.cache/` is used where it fits the log, and what was read is
+        left there for the next one. A run without a log yet has no sessions.
+
+        Raises:
+            NewerFormatError: a session in the log was written by a newer major version of the format.
+            LineageError: the log is a link, not a regular file, or may not be read.
+        """
+        columns = cls(run_dir, cache=cache)
+        columns.refresh(max_bytes=max_bytes)
+        return columns
+
+    def _clear(self) -> None:
+        self.sessions: dict[SessionId, SessionColumns] = {}
+        self.rare: list[RareLine] = []
+        self.damage: list[Damage] = []
+        self.offset = 0
+        self._identity: tuple[int, int] | None = None
+        self._layouts: list[Layout] = []
+        self._searched = 0
+        self._cached = 0
+
+    @property
+    def num_unread_bytes(self) -> int:
+        """Bytes that were there at the last look and are not in the columns: a torn tail, or what is still to come."""
+        return max(0, self.size_bytes - self.offset)
+
+    @property
+    def num_damaged(self) -> int:
+        return sum(damage.num_lines for damage in self.damage)
+
+    def refresh(self, *, max_bytes: int | None = None) -> bool:
+        """Read what was appended, up to the last newline; True when anything changed.
+
+        A log that was replaced or cut below what was read is read anew from its beginning. `max_bytes` stops after
+        about so many, so that a caller can draw in between; call again until `num_unread_bytes` no longer shrinks.
+
+        Raises:
+            NewerFormatError, LineageError: as `open`.
+        """
+        try:
+            fd = open_log(self.dir.log)
+        except NotFoundError:
+            changed = self.offset > 0 or bool(self.sessions)
+            self._clear()
+            self.size_bytes = 0
+            return changed
+        try:
+            status = os.fstat(fd)
+            changed = False
+            identity = (status.st_dev, status.st_ino)
+            if self._identity is not None and (identity != self._identity or status.st_size < self.offset):
+                self._clear()
+                self.num_rebuilds += 1
+                changed = True
+            self.size_bytes = status.st_size
+            if self._identity is None:
+                self._identity = identity
+                if self._caching and status.st_size >= _CACHE_FROM_BYTES and self._load_cache(fd, status):
+                    changed = True
+            stop = status.st_size
+            if max_bytes is not None:
+                stop = min(stop, self.offset + max_bytes)
+            changed |= self._read(fd, stop, status.st_size)
+            if self._caching and self.num_unread_bytes < MAX_LINE_BYTES:
+                self._maybe_save_cache(fd)
+        finally:
+            os.close(fd)
+        return changed
+
+    def _read(self, fd: int, stop: int, size: int) -> bool:
+        """Take in whole lines until `stop` is passed; no byte beyond `size` is looked at."""
+        if size <= self._searched:
+            return False  # the torn tail is as it was
+        began = self.offset
+        position = self.offset
+        parts: list[bytes] = []
+        held = 0
+        while position < size and (self.offset < stop):
+            chunk = os.pread(fd, min(_BLOCK_BYTES, size - position), position)
+            if not chunk:
+                break
+            position += len(chunk)
+            end = chunk.rfind(b"\n") + 1
+            if not end:
+                held += len(chunk)
+                parts = [*parts, chunk] if held < MAX_LINE_BYTES else []
+                continue
+            if held >= MAX_LINE_BYTES:
+                first = chunk.find(b"\n") + 1
+                self._damaged(Damage(self.offset, held + first, f"the line is longer than {MAX_LINE_BYTES} bytes"))
+                self.offset += held + first
+                block = chunk[first:end]
+            else:
+                block = b"".join((*parts, chunk[:end]))
+            parts = [chunk[end:]] if end < len(chunk) else []
+            held = len(chunk) - end
+            if block:
+                self._take(block)
+        self._searched = position
+        if self.offset < size <= position:
+            self._searched = size
+        return self.offset > began
+
+    def _damaged(self, damage: Damage) -> None:
+        self.damage[-1:] = merge_damage([*self.damage[-1:], damage])
+
+    def _take(self, data: bytes) -> None:
+        """Add a block of whole lines that begins at `offset`."""
+        block = Block(data)
+        left: Ints = np.arange(len(block), dtype=np.int64)
+        parts: list[Steps] = []
+        for layout in list(self._layouts):
+            if not left.size:
+                break
+            left = self._match(layout, block, left, parts)
+        base = self.offset
+        loose: dict[str, _Loose] = {}
+        budget = 8
+        pending = left.tolist()
+        index = 0
+        while index < len(pending):
+            row = pending[index]
+            index += 1
+            line = block.line(row)
+            event = self._take_line(line, base + int(block.starts[row]))
+            if not isinstance(event, StepEvent):
+                continue
+            remaining = len(pending) - index
+            learned = Layout.learn(line, event) if budget and remaining >= _LEARN_AFTER else None
+            loose.setdefault(event.session, _Loose(event.session)).add(event, row)
+            if learned is not None and learned not in self._layouts:
+                budget -= 1
+                rest = np.array(pending[index:], dtype=np.int64)
+                self._layouts.insert(0, learned)
+                del self._layouts[_MAX_LAYOUTS:]
+                pending = self._match(learned, block, rest, parts).tolist()
+                index = 0
+        by_session: dict[str, list[Steps]] = {}
+        for part in (*parts, *(some.steps() for some in loose.values())):
+            by_session.setdefault(part.session, []).append(part)
+        for session, found in by_session.items():
+            self.sessions[SessionId(session)].append(found)
+        self.offset = base + len(data)
+
+    def _match(self, layout: Layout, block: Block, rows: Ints, parts: list[Steps]) -> Ints:
+        """Read those rows that have the layout; the others."""
+        steps = layout.match(block, rows)
+        if steps is None:
+            return rows
+        if self._layouts[0] is not layout:
+            self._layouts.remove(layout)
+            self._layouts.insert(0, layout)
+        parts.append(steps)
+        return np.setdiff1d(rows, steps.rows, assume_unique=True) if len(steps.rows) < len(rows) else rows[:0]
+
+    def _take_line(self, line: bytes, offset: int) -> Event | None:
+        """The event of one line, its session noted; a line that is none is noted as damage."""
+        reason = fault_of(line)
+        if reason is None:
+            check_line_format(line, where=f"{self.dir.log}, byte {offset}")
+            try:
+                event = parse_event(line)
+            except FormatError as error:
+                reason = error.what
+            else:
+                session = SessionId(event.session)
+                if session in self.sessions or len(self.sessions) < MAX_SESSIONS:
+                    columns = self.sessions.get(session)
+                    if columns is None:
+                        columns = self.sessions[session] = SessionColumns(session)
+                    columns.saw(event.ts)
+                    if not isinstance(event, StepEvent):
+                        self.rare.append(RareLine(event.kind, session, offset, line))
+                    return event
+                reason = f"a session beyond the first {MAX_SESSIONS}"
+        self._damaged(Damage(offset, len(line) + 1, reason))
+        return None
+
+    def _load_cache(self, fd: int, status: os.stat_result) -> bool:
+        from lineage.log import column_cache
+
+        found = column_cache.load(self.dir, column_cache.Identity.of(fd, status))
+        if found is None:
+            return False
+        self.sessions = found.sessions
+        self.rare = found.rare
+        self.damage = found.damage
+        self.offset = self._cached = found.offset
+        return True
+
+    def _maybe_save_cache(self, fd: int) -> None:
+        fresh = self.offset - self._cached
+        if self.offset < _CACHE_FROM_BYTES or fresh < max(_CACHE_FROM_BYTES, self._cached // 4):
+            return
+        if self._cached and fresh < _RECACHE_FROM_BYTES:
+            return
+        from lineage.log import column_cache
+
+        column_cache.save(self, column_cache.Identity.of(fd, os.fstat(fd)))
+        self._cached = self.offset  # also when it could not be saved: trying at every refresh would help nobody
+
+
+class _Loose:
+    """Steps of one session that were read one by one, gathered into one part."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._rows: list[int] = []
+        self._events: list[StepEvent] = []
+
+    def add(self, event: StepEvent, row: int) -> None:
+        self._rows.append(row)
+        self._events.append(event)
+
+    def steps(self) -> Steps:
+        values: dict[str, list[float]] = {}
+        rows: dict[str, list[int]] = {}
+        for row, event in enumerate(self._events):
+            for name, value in event.metrics.items():
+                values.setdefault(name, []).append(value)
+                rows.setdefault(name, []).append(row)
+        return Steps(
+            session=self._session,
+            rows=np.array(self._rows, dtype=np.int64),
+            ts=np.array([event.ts for event in self._events], dtype=np.float64),
+            step=np.array([event.step for event in self._events], dtype=np.int64),
+            duration_s=self._optional("duration_s"),
+            tokens=self._optional("tokens"),
+            samples=self._optional("samples"),
+            metrics={name: np.array(found, dtype=np.float64) for name, found in values.items()},
+            metric_rows={
+                name: np.array(found, dtype=np.int64) for name, found in rows.items() if len(found) < len(self._rows)
+            },
+        )
+
+    def _optional(self, name: str) -> Floats | None:
+        found = [getattr(event, name) for event in self._events]
+        if all(value is None for value in found):
+            return None
+        return np.array([np.nan if value is None else value for value in found], dtype=np.float64)

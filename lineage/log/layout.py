@@ -1,0 +1,314 @@
+"""Reading many step lines at once: lines of one layout differ in their numbers alone.
+
+A training loop writes the same keys in the same order millions of times. `Layout.learn` takes one line that the schema
+has accepted and splits it into constant bytes and holes. `Layout.match` then finds, with a few numpy passes over a
+whole block of the log, the lines that have exactly those constant bytes, compares every one of them, and parses what
+is in the holes column by column. A line that differs in anything else than its numbers is not matched and is left to
+the reader that goes line by line, so that nothing is accepted here that the schema would refuse.
+
+Numbers are parsed by orjson, which rounds as `float()` does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from lineage_schemas.events import StepEvent
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+_Bytes = npt.NDArray[np.uint8]
+_Mask = npt.NDArray[np.bool_]
+
+MAX_HOLE: Final = 72
+"""Widest text a hole may have: a digest of 64 digits with its quotes, or any number a writer prints."""
+
+_TOKEN: Final = re.compile(
+    rb'[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|([{}\[\],:])|(true|false|null))'
+)
+_HEX: Final = re.compile(rb'"[0-9a-f]{8,64}"')
+_COMMA: Final = ord(",")
+
+_NUMBER_START: Final = np.zeros(256, dtype=np.bool_)
+_NUMBER_START[list(b"-0123456789")] = True
+_VALUE_START: Final = _NUMBER_START.copy()
+_VALUE_START[ord("n")] = True
+_HEX_DIGIT: Final = np.zeros(256, dtype=np.bool_)
+_HEX_DIGIT[list(b"0123456789abcdef")] = True
+
+Role = Literal["ts", "step", "duration_s", "tokens", "samples", "metric", "number", "digest"]
+_ROLES: Final[dict[str, Role]] = {
+    "ts": "ts",
+    "step": "step",
+    "duration_s": "duration_s",
+    "tokens": "tokens",
+    "samples": "samples",
+}
+
+
+class Block:
+    """A piece of a log that ends with a newline, indexed: where its lines are, and their delimiters."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.padded = data + bytes(MAX_HOLE + 1)  # a window on the last hole may look past the end
+        buffer = np.frombuffer(data, np.uint8)
+        newline = buffer == 10
+        self.ends: Ints = np.flatnonzero(newline)
+        self.starts: Ints = np.empty_like(self.ends)
+        self.starts[:1] = 0
+        self.starts[1:] = self.ends[:-1] + 1
+        self.delimiters: Ints = np.flatnonzero((buffer == 44) | (buffer == 125) | (buffer == 93))
+        edges = np.searchsorted(self.delimiters, self.ends)
+        self.first_delimiter: Ints = np.concatenate((np.zeros(1, np.int64), edges[:-1]))
+        self.num_delimiters: Ints = edges - self.first_delimiter
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def line(self, row: int) -> bytes:
+        return self.data[self.starts[row] : self.ends[row]]
+
+    def window(self, positions: Ints, width: int) -> _Bytes:
+        """`width` bytes from each position, one row each."""
+        # A void item of `width` bytes at every offset: one gather copies whole windows.
+        every = np.ndarray((len(self.padded) - width + 1,), dtype=f"V{width}", buffer=self.padded, strides=(1,))
+        return every[positions].view(np.uint8).reshape(len(positions), width)
+
+
+@dataclass(frozen=True)
+class Hole:
+    """A place where lines of a layout differ; `delimiter` is the how-manieth delimiter of the line ends it."""
+
+    role: Role
+    delimiter: int
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Step rows of one session, columns aligned with `rows`.
+
+    Attributes:
+        rows: which line of the block each came from, increasing.
+        metrics: name to values.
+        metric_rows: for a metric that some rows lack, which rows of this part have it, from 0, increasing.
+    """
+
+    session: str
+    rows: Ints
+    ts: Floats
+    step: Ints
+    duration_s: Floats | None
+    tokens: Floats | None
+    samples: Floats | None
+    metrics: dict[str, Floats]
+    metric_rows: dict[str, Ints] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Constant bytes and holes of the step lines of one session that have the same keys.
+
+    Attributes:
+        literals: constant bytes before each hole, and after the last one.
+        constants: metrics whose value is non-finite in every line of this layout.
+    """
+
+    session: str
+    literals: tuple[bytes, ...]
+    holes: tuple[Hole, ...]
+    constants: dict[str, float]
+    num_delimiters: int
+
+    @classmethod
+    def learn(cls, line: bytes, event: StepEvent) -> Layout | None:
+        """The layout of a line that was read as `event`; None when its lines must be read one by one."""
+        found = _holes(line)
+        if found is None:
+            return None
+        holes: list[Hole] = []
+        literals: list[bytes] = []
+        end = 0
+        for role, name, start, stop in found:
+            literals.append(line[end:start])
+            end = stop
+            while end < len(line) and line[end] not in b",}]":
+                end += 1
+            delimiter = sum(line.count(mark, 0, end) for mark in (b",", b"}", b"]"))
+            holes.append(Hole(role, delimiter, name))
+        literals.append(line[end:])
+        names = {hole.name for hole in holes if hole.role == "metric"}
+        constants = {name: value for name, value in event.metrics.items() if name not in names}
+        roles = {hole.role for hole in holes}
+        if not {"ts", "step"} <= roles or any(np.isfinite(value) for value in constants.values()):
+            return None
+        total = sum(line.count(mark) for mark in (b",", b"}", b"]"))
+        return cls(event.session, tuple(literals), tuple(holes), constants, total)
+
+    def match(self, block: Block, rows: Ints) -> Steps | None:
+        """Read those of `rows` that have this layout; None when there is none, or one's numbers are not numbers."""
+        rows = rows[block.num_delimiters[rows] == self.num_delimiters]
+        if not rows.size:
+            return None
+        lengths = [len(literal) for literal in self.literals]
+        first = block.first_delimiter[rows]
+        begins = block.starts[rows]
+        stops = np.empty((len(self.holes), rows.size), dtype=np.int64)
+        starts = np.empty_like(stops)
+        place = begins
+        fits = np.ones(rows.size, dtype=np.bool_)
+        for index, hole in enumerate(self.holes):
+            starts[index] = place + lengths[index]
+            place = stops[index] = block.delimiters[first + hole.delimiter]
+            width = stops[index] - starts[index]
+            fits &= (width > 0) & (width <= MAX_HOLE)
+        fits &= place + lengths[-1] == block.ends[rows]
+        if not fits.all():
+            rows, begins, starts, stops = rows[fits], begins[fits], starts[:, fits], stops[:, fits]
+        same = self._same_literals(block, begins, stops)
+        if not same.all():
+            rows, starts, stops = rows[same], starts[:, same], stops[:, same]
+        return self._read(block, rows, starts, stops) if rows.size else None
+
+    def _same_literals(self, block: Block, begins: Ints, stops: Ints) -> _Mask:
+        same = np.ones(begins.size, dtype=np.bool_)
+        for index, literal in enumerate(self.literals):
+            positions = begins if index == 0 else stops[index - 1]
+            if not literal or not positions.size:
+                continue
+            found = block.window(positions, len(literal))
+            if found.tobytes() != literal * positions.size:
+                same &= (found == np.frombuffer(literal, np.uint8)).all(axis=1)
+        return same
+
+    def _read(self, block: Block, rows: Ints, starts: Ints, stops: Ints) -> Steps | None:
+        columns: dict[str, Floats] = {}
+        metrics = {name: np.full(rows.size, value) for name, value in self.constants.items()}
+        step: Ints | None = None
+        for index, hole in enumerate(self.holes):
+            width = stops[index] - starts[index]
+            if hole.role == "digest":
+                if not _all_digests(block, starts[index], width):
+                    return None
+                continue
+            optional = hole.role not in {"ts", "step", "number"}
+            values = _parse(_text(block, starts[index], width, optional=optional), rows.size)
+            if values is None:
+                return None
+            if hole.role == "metric":
+                metrics[hole.name] = values.astype(np.float64, copy=False)
+            elif hole.role == "step":
+                if values.dtype != np.int64 or int(values.min()) < 1:
+                    return None
+                step = cast("Ints", values)
+            elif hole.role != "number":
+                counted = hole.role in {"tokens", "samples"}
+                if (counted and values.dtype != np.int64) or (hole.role != "ts" and bool((values < 0).any())):
+                    return None
+                columns[hole.role] = values.astype(np.float64, copy=False)
+        if step is None:
+            return None
+        return Steps(
+            self.session,
+            rows,
+            columns["ts"],
+            step,
+            columns.get("duration_s"),
+            columns.get("tokens"),
+            columns.get("samples"),
+            metrics,
+        )
+
+
+def _text(block: Block, starts: Ints, widths: Ints, *, optional: bool) -> bytes | None:
+    """The texts in one hole, each followed by a comma; None when one begins like no number."""
+    widest = int(widths.max())
+    grid = block.window(starts, widest + 1)
+    begins_well = (_VALUE_START if optional else _NUMBER_START)[grid[:, 0]]
+    if not begins_well.all():
+        return None
+    if int(widths.min()) == widest:
+        grid[:, widest] = _COMMA
+        return grid.tobytes()
+    grid[np.arange(len(widths)), widths] = _COMMA
+    return grid[np.arange(widest + 1) <= widths[:, None]].tobytes()
+
+
+def _parse(text: bytes | None, count: int) -> Floats | Ints | None:
+    """Comma-ended numbers as an array: int64 when all are such, else float64 with NaN for null."""
+    if text is None:
+        return None
+    try:
+        values = orjson.loads(b"[" + text[:-1] + b"]")
+    except orjson.JSONDecodeError:
+        return None
+    if len(values) != count:
+        return None
+    array = np.array(values)
+    if array.dtype in {np.dtype(np.int64), np.dtype(np.float64)}:
+        return cast("Floats | Ints", array)
+    return np.array(values, dtype=np.float64)  # null among them, or integers beyond 64 bits
+
+
+def _all_digests(block: Block, starts: Ints, widths: Ints) -> bool:
+    """Whether every hole is a quoted hex digest of 8 to 64 digits."""
+    widest, narrowest = int(widths.max()), int(widths.min())
+    if narrowest < 10 or widest > 66:
+        return False
+    grid = block.window(starts, widest)
+    rows = np.arange(len(widths))
+    quoted = (grid[:, 0] == ord('"')) & (grid[rows, widths - 1] == ord('"'))
+    inner = np.arange(widest)
+    outside = (inner == 0) | (inner >= widths[:, None] - 1)
+    return bool(quoted.all() and (_HEX_DIGIT[grid] | outside).all())
+
+
+def _holes(line: bytes) -> list[tuple[Role, str, int, int]] | None:
+    """The numbers and witness digests of a JSON object, with their roles; None when a key comes twice."""
+    found: list[tuple[Role, str, int, int]] = []
+    seen: set[tuple[str, ...]] = set()
+    path: list[str | None] = []  # the key in each open object; None inside an array
+    expects_key = False
+    at = 0
+    while token := _TOKEN.match(line, at):
+        at = token.end()
+        string, number, mark, word = token.groups()
+        if mark in (b"{", b"["):
+            path.append("" if mark == b"{" else None)
+            expects_key = mark == b"{"
+        elif mark in (b"}", b"]"):
+            path.pop()
+        elif mark == b",":
+            expects_key = bool(path) and path[-1] is not None
+        elif mark == b":":
+            expects_key = False
+        elif string is not None and expects_key:
+            path[-1] = orjson.loads(string)
+            keys = tuple(key for key in path if key is not None)
+            if len(keys) <= 2 and keys in seen:
+                return None
+            seen.add(keys)
+        elif string is not None:
+            if path[0] == "witness" and len(path) == 2 and _HEX.fullmatch(string):
+                found.append(("digest", "", token.start(1), token.end(1)))
+        elif number is not None:
+            found.append((*_role(path), token.start(2), token.end(2)))
+        elif word is None:
+            break
+    return found if at == len(line) or not line[at:].strip() else None
+
+
+def _role(path: list[str | None]) -> tuple[Role, str]:
+    top = path[0] or ""
+    if len(path) == 1 and top in _ROLES:
+        return _ROLES[top], ""
+    if len(path) == 2 and top == "metrics":
+        return "metric", path[1] or ""
+    return "number", ""
