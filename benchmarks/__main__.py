@@ -1,0 +1,50 @@
+"""`python -m benchmarks [NAME ...] [--json DIR]`: run the named benchmarks, or all of them.
+
+Each benchmark is a module here with `TITLE` and `run(argv) -> Report`. What it printed is its table, ratios first;
+the same figures as JSON go to stdout after it, or to DIR/NAME.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.report import machine
+
+NAMES = ("log", "kill", "read", "resume", "nan", "checkpoint", "tui", "start")
+
+
+def available() -> list[str]:
+    """The benchmarks that are there, in the order of `NAMES`."""
+    return [name for name in NAMES if Path(__file__).with_name(f"{name}.py").exists()]
+
+
+def main(argv: list[str]) -> int:
+    """Exit status 0, or 1 when a benchmark says that one of its goals does not hold."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(available())}; all when none")
+    parser.add_argument("--json", type=Path, metavar="DIR", help="write DIR/NAME.json instead of JSON on stdout")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions; to see that it runs")
+    args = parser.parse_args(argv)
+    unknown = sorted(set(args.names) - set(available()))
+    if unknown:
+        parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(available())}")
+    holds = True
+    for name in args.names or available():
+        report = importlib.import_module(f"benchmarks.{name}").run(quick=args.quick)
+        print(report.table(), flush=True)
+        text = json.dumps({"benchmark": name, "machine": machine(), **report.to_json()}, indent=2)
+        if args.json:
+            args.json.mkdir(parents=True, exist_ok=True)
+            (args.json / f"{name}.json").write_text(text + "\n")
+        else:
+            print(text, flush=True)
+        holds = holds and report.holds
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
