@@ -1,0 +1,1 @@
+"""What a session ran with: recipe, source, environment, data, command line; secrets masked at the source."""
