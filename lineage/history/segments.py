@@ -95,15 +95,22 @@ class Ancestor:
     known: bool = True
 
 
-def first_trained(steps: Sequence[int]) -> int | None:
+def first_trained(steps: Sequence[int], start_step: int = 0) -> int | None:
     """The first step a session trained, from the steps it logged in order; None when it logged none.
 
-    With a logging interval of N the first line stands at step N of the session: N is told from the first two lines.
+    With a logging interval of N the first line stands up to N - 1 steps after it; N is told from the first two lines.
+
+    Args:
+        steps: as logged; the first two are enough.
+        start_step: steps complete when the session began, as its record says.
     """
     if len(steps) == 0:
         return None
-    interval = max(1, int(steps[1]) - int(steps[0])) if len(steps) > 1 else 1
-    return max(1, int(steps[0]) - interval + 1)
+    first = int(steps[0])
+    if first <= start_step:
+        return first
+    interval = max(1, int(steps[1]) - first) if len(steps) > 1 else 1
+    return max(start_step + 1, first - interval + 1)
 
 
 def segments(
