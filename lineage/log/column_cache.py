@@ -72,6 +72,7 @@ class Identity:
 class Cached:
     """What a cache held."""
 
+    run: str | None
     offset: int
     sessions: dict[SessionId, SessionColumns]
     rare: list[RareLine]
@@ -100,6 +101,7 @@ def save(columns: Columns, identity: Identity) -> bool:
     body = _Body()
     header = {
         "key": identity.key(columns.offset),
+        "run": columns.run,
         "offset": columns.offset,
         "size": identity.size,
         "mtime_ns": identity.mtime_ns,
@@ -183,4 +185,4 @@ def _load(path: Path, identity: Identity) -> Cached | None:
         for index, (kind, session, at) in enumerate(zip(rare["kinds"], rare["sessions"], rare["offsets"], strict=True))
     ]
     damage = [Damage(at, size, reason, num_lines) for at, size, reason, num_lines in header["damage"]]
-    return Cached(offset, sessions, lines, damage)
+    return Cached(header["run"], offset, sessions, lines, damage)

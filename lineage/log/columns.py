@@ -261,6 +261,7 @@ class Columns:
     """The columns of one log.
 
     Attributes:
+        run: id in the first line; None while there is none.
         sessions: by id, in order of their first line.
         rare: every line that is no `step`, in order.
         damage: bad lines; neighbours are one entry.
@@ -291,6 +292,7 @@ class Columns:
         return columns
 
     def _clear(self) -> None:
+        self.run: str | None = None
         self.sessions: dict[SessionId, SessionColumns] = {}
         self.rare: list[RareLine] = []
         self.damage: list[Damage] = []
@@ -444,6 +446,7 @@ class Columns:
             except FormatError as error:
                 reason = error.what
             else:
+                self.run = self.run or event.run
                 session = SessionId(event.session)
                 if session in self.sessions or len(self.sessions) < MAX_SESSIONS:
                     columns = self.sessions.get(session)
@@ -463,6 +466,7 @@ class Columns:
         found = column_cache.load(self.dir, column_cache.Identity.of(fd, status))
         if found is None:
             return False
+        self.run = found.run
         self.sessions = found.sessions
         self.rare = found.rare
         self.damage = found.damage

@@ -1,0 +1,670 @@
+"""`lineage.read`: a run as columns and events, for notebooks, the commands and the screens. Needs no torch.
+
+    view = lineage.read("runs/20261129-134012-tiny-gpt")
+    loss = view.series("loss")            # the effective history: every step once
+    loss.step, loss.value, loss.session, loss.time, loss.train_time
+
+A view is a snapshot; `refresh` brings it up to date by reading what was appended. It never writes to the run (the
+cache of columns apart) and never takes its lock. Not for several threads at once; arrays it handed out stay valid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from lineage.errors import FormatError, NewerFormatError, NotFoundError, UsageError
+from lineage.history.segments import Segment, first_trained, segments
+from lineage.layout import RunDir
+from lineage.log.columns import Buffer, Columns, SessionColumns
+from lineage.log.layout import Floats, Ints
+from lineage.log.scan import Damage
+from lineage.runs.lock import LockOwner, probe
+from lineage.runs.state import State, run_state, session_state, stall_after_s
+from lineage.runs.store import read_run
+from lineage_schemas.events import CheckpointSavedEvent, EvalEvent, Event, SessionEndEvent, SessionStartEvent
+from lineage_schemas.ids import RUN_ID_PATTERN, SessionId
+from lineage_schemas.run import Recipe, Run, Session, SessionStatus, Source, Start
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+USUAL: Final = ("loss", "lr", "grad_norm")
+"""Metrics that come first in every list."""
+
+DERIVED: Final = {"tokens_per_s": "tokens", "samples_per_s": "samples", "step_s": "duration_s"}
+"""Names that `series` computes from `duration_s` and a counter, unless a metric of that name was logged."""
+
+_UNRECORDED: Final = "unrecorded"
+
+
+@dataclass(frozen=True)
+class Series:
+    """One quantity over the steps at which it was logged; all arrays have one length.
+
+    Attributes:
+        step: completed steps, as logged.
+        value: NaN and infinities are values; steps without a value are not in the series.
+        session: ordinal of the session that trained the step, from 1.
+        time: Unix seconds, UTC, of the event.
+        train_time: seconds of training since the run began, along the history the step stands on: phases, restores
+            and gaps are not in it. A fork counts from its own start.
+    """
+
+    step: Ints
+    value: Floats
+    session: Ints
+    time: Floats
+    train_time: Floats
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def _effective(found: Sequence[Segment]) -> list[tuple[SessionId, int, int]]:
+    """Session and range of steps of every segment that has effective ones."""
+    return [(s.session, s.start_step, s.effective_to) for s in found if s.num_effective]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Rows of one session that belong to a history, `lo` to `hi`, or those of `rows` where they are not contiguous."""
+
+    trace: _Trace
+    lo: int
+    hi: int
+    rows: Ints | None = None
+
+
+class _Trace:
+    """A session's columns with what follows from them, kept up by appending."""
+
+    def __init__(self, columns: SessionColumns, ordinal: int) -> None:
+        self.columns = columns
+        self.ordinal = ordinal
+        self.increasing = True
+        self.last_step: int | None = None
+        self.first_step: int | None = None
+        self.base: float = 0.0
+        self._relative = Buffer(np.float64)
+        self._checked = 0
+
+    def update(self) -> None:
+        step = self.columns.step
+        new = step[max(0, self._checked - 1) :]
+        if len(step) == self._checked:
+            return
+        self.increasing = self.increasing and bool((np.diff(new) > 0).all())
+        self.last_step = max(self.last_step or 0, int(new.max()))
+        if self._checked < 2:
+            self.first_step = first_trained(step[:2].tolist())
+        duration = self.columns.duration_s
+        added = np.zeros(len(step) - self._checked) if duration is None else np.nan_to_num(duration[self._checked :])
+        before = float(self._relative.array[-1]) if self._checked else 0.0
+        self._relative.append(before + np.cumsum(added))
+        self._checked = len(step)
+
+    def train_time(self, rows: Ints | slice) -> Floats:
+        return self.base + self._relative.array[rows]
+
+    def train_time_at(self, step: int) -> float:
+        """Training seconds when `step` was complete; those at the session's start when it is before its first row."""
+        relative = self._relative.array
+        logged = self.columns.step[: len(relative)]
+        if self.increasing:
+            count = int(np.searchsorted(logged, step, side="right"))
+        else:
+            done = np.flatnonzero(logged <= step)
+            count = int(done[-1]) + 1 if done.size else 0
+        return self.base + (float(relative[count - 1]) if count else 0.0)
+
+    def rows_between(self, after: int, upto: int) -> _Piece:
+        """The rows of steps in `(after, upto]`, each step once: the last attempt within the session counts."""
+        step = self.columns.step
+        if self.increasing:
+            lo, hi = np.searchsorted(step, [after, upto], side="right").tolist()
+            return _Piece(self, lo, hi)
+        inside = np.flatnonzero((step > after) & (step <= upto))
+        backwards = inside[::-1]
+        _, first = np.unique(step[backwards], return_index=True)
+        return _Piece(self, 0, 0, backwards[first].astype(np.int64))
+
+
+def read(path: str | Path, *, cache: bool = True, max_bytes: int | None = None) -> RunView:
+    """The run in a folder (or whose run.json or metrics.jsonl this is) as columns and events.
+
+    Args:
+        path: a run's folder; from the command line a REF does more (`lineage.runs.index`).
+        cache: use and keep parsed columns under the run's `.cache/`.
+        max_bytes: read at most about so much of the log now; `RunView.refresh` goes on.
+
+    A missing or damaged run.json is told in `RunView.damage`, and the sessions are then told from the log alone.
+
+    Raises:
+        NotFoundError: there is neither a run.json nor a log.
+        NewerFormatError: a newer major version wrote one of them.
+        LineageError: the log is a link, not a regular file, or may not be read.
+    """
+    return RunView(path, cache=cache, max_bytes=max_bytes)
+
+
+class RunView:
+    """What a run's files say, read without its lock.
+
+    Attributes:
+        dir: paths of the run.
+        record: run.json; sessions that only the log knows are added to it.
+        segments: which steps each session trained, and which count.
+        state: of the run: running, stalled, killed, completed, failed, interrupted or preempted.
+        session_states: the same for each session.
+        owner: who holds the run's lock, None when it is free.
+        history_version: changes when effective rows were replaced; while it stays, they were only appended to.
+    """
+
+    def __init__(self, path: str | Path, *, cache: bool = True, max_bytes: int | None = None) -> None:
+        folder = Path(path)
+        if folder.name in {"run.json", "metrics.jsonl"} and not folder.is_dir():
+            folder = folder.parent
+        self.dir = RunDir(folder)
+        self.owner: LockOwner | None = None
+        self.segments: tuple[Segment, ...] = ()
+        self.state: State = "killed"
+        self.session_states: dict[SessionId, State] = {}
+        self.history_version = 0
+        self._columns = Columns(self.dir, cache=cache)
+        self._stored: Run | None = None
+        self._stored_key: tuple[int, ...] | None = None
+        self._notes: list[Damage] = []
+        self._traces: dict[SessionId, _Trace] = {}
+        self._events: list[Event] = []
+        self._ends: dict[str, SessionStatus] = {}
+        self._history: list[_Piece] = []
+        self._rebuilds = 0
+        self.record = Run.model_construct(id="", name="", created_at=datetime.fromtimestamp(0, UTC))
+        if not folder.is_dir():
+            raise NotFoundError("there is no run here", str(folder), "lineage ls shows the runs of a folder")
+        self.refresh(max_bytes=max_bytes)
+        if not self.dir.log.exists() and not self.dir.run_json.exists():
+            raise NotFoundError(
+                "there is no run here: neither run.json nor metrics.jsonl",
+                str(folder),
+                "lineage ls shows the runs of a folder",
+            )
+
+    def __repr__(self) -> str:
+        return f"<RunView {self.record.id!r} {self.state}, {len(self.sessions)} sessions>"
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def refresh(self, *, max_bytes: int | None = None) -> bool:
+        """Read what was appended since, and look at the lock; True when anything a caller can see has changed.
+
+        Args:
+            max_bytes: stop after about so many bytes of the log; `num_unread_bytes` tells what is left.
+
+        Raises:
+            NewerFormatError, LineageError: as `read`.
+        """
+        changed = self._columns.refresh(max_bytes=max_bytes)
+        # The record after the log: a session is recorded before its first line is written.
+        recorded = self._read_record()
+        if self._columns.num_rebuilds != self._rebuilds or len(self._columns.rare) < len(self._events):
+            self._rebuilds = self._columns.num_rebuilds
+            self._events = []
+            self._ends = {}
+            self._traces = {}
+            self.history_version += 1
+        if changed or recorded:
+            self._derive()
+        try:
+            owner = probe(self.dir)
+        except OSError:
+            owner = None
+        states = self._find_states(owner)
+        moved = (owner, *states) != (self.owner, self.state, self.session_states)
+        self.owner = owner
+        self.state, self.session_states = states
+        return changed or recorded or moved
+
+    def _read_record(self) -> bool:
+        path = self.dir.run_json
+        try:
+            status = path.stat()
+            key: tuple[int, ...] = (status.st_ino, status.st_mtime_ns, status.st_size)
+        except OSError:
+            key = ()
+        if key == self._stored_key:
+            return False
+        self._stored_key = key
+        self._notes = []
+        try:
+            self._stored = read_run(path)
+        except NewerFormatError:
+            raise
+        except (FormatError, NotFoundError, OSError) as error:
+            reason = error.what if isinstance(error, FormatError | NotFoundError) else str(error.strerror)
+            self._stored = None
+            self._notes = [Damage(0, 0, f"run.json: {reason}; sessions are told from the log alone", num_lines=0)]
+        return True
+
+    def _derive(self) -> None:
+        self.record = self._complete(self._stored)
+        ordinals = {SessionId(session.id): session.ordinal for session in self.record.sessions}
+        for id_, columns in self._columns.sessions.items():
+            trace = self._traces.get(id_)
+            if trace is None or trace.columns is not columns or trace.ordinal != ordinals[id_]:
+                trace = self._traces[id_] = _Trace(columns, ordinals[id_])
+            trace.update()
+        trained = {id_: t for id_, t in self._traces.items() if t.last_step is not None}
+        before = _effective(self.segments)
+        self.segments = segments(
+            self.record,
+            {id_: trace.last_step for id_, trace in trained.items() if trace.last_step is not None},
+            first_steps={id_: trace.first_step for id_, trace in trained.items() if trace.first_step is not None},
+        )
+        if not self._is_appended(before, _effective(self.segments)):
+            self.history_version += 1
+        for segment in self.segments:  # by ordinal: a parent comes before its children
+            found = self._traces.get(segment.session)
+            parent = self._traces.get(segment.parent) if segment.parent else None
+            if found is not None:
+                found.base = parent.train_time_at(segment.start_step) if parent is not None else 0.0
+        self._history = [
+            self._traces[segment.session].rows_between(segment.start_step, segment.effective_to)
+            for segment in self.segments
+            if segment.num_effective and segment.session in self._traces
+        ]
+
+    def _is_appended(self, before: list[tuple[SessionId, int, int]], after: list[tuple[SessionId, int, int]]) -> bool:
+        """Whether every effective row of before is still one, in its place."""
+        if not before:
+            return True
+        last = len(before) - 1
+        if len(after) <= last or before[:last] != after[:last] or before[last][:2] != after[last][:2]:
+            return False
+        return after[last][2] >= before[last][2] and self._traces[before[last][0]].increasing
+
+    def _complete(self, stored: Run | None) -> Run:
+        """The record with the sessions that only the log knows."""
+        known = {session.id for session in stored.sessions} if stored else set()
+        missing = [id_ for id_ in self._columns.sessions if id_ not in known]
+        if stored is not None and not missing:
+            return stored
+        taken = {session.ordinal for session in stored.sessions} if stored else set()
+        added = []
+        for id_ in missing:
+            session = self._imply(id_, taken)
+            taken.add(session.ordinal)
+            added.append(session)
+        if stored is not None:
+            sessions = sorted((*stored.sessions, *added), key=lambda session: session.ordinal)
+            return stored.model_copy(update={"sessions": sessions})
+        return self._imply_run(sorted(added, key=lambda session: session.ordinal))
+
+    def _imply(self, id_: SessionId, taken: set[int]) -> Session:
+        """A session as far as its lines tell."""
+        columns = self._columns.sessions[id_]
+        events = [event for event in self.events() if event.session == id_]
+        started = next((event for event in events if isinstance(event, SessionStartEvent)), None)
+        ended = next((event for event in reversed(events) if isinstance(event, SessionEndEvent)), None)
+        ordinal = started.ordinal if started else int(id_[1 : id_.index("-")])
+        if ordinal in taken or ordinal < 1:
+            ordinal = max(taken, default=0) + 1
+        steps = columns.step
+        nothing = hashlib.sha256(b"null").hexdigest()
+        return Session(
+            id=id_,
+            ordinal=ordinal,
+            started_at=_moment(columns.first_ts),
+            ended_at=_moment(ended.ts) if ended else None,
+            status=ended.status if ended else "running",
+            reason=ended.reason if ended else None,
+            pid=(started.pid if started else None) or 0,
+            host=(started.host if started else None) or _UNRECORDED,
+            recipe=Recipe(value=None, fingerprint=nothing),
+            source=Source(problem=_UNRECORDED),
+            environment="0" * 64,
+            start=started.start if started else Start(kind="fresh"),
+            checkpoints=[event.checkpoint for event in events if isinstance(event, CheckpointSavedEvent)],
+            last_step=int(steps.max()) if len(steps) else None,
+        )
+
+    def _imply_run(self, sessions: Sequence[Session]) -> Run:
+        import re
+
+        folder = self.dir.path.resolve().name
+        id_ = self._columns.run or (folder if re.match(RUN_ID_PATTERN, folder) else _UNRECORDED)
+        created_at = min((session.started_at for session in sessions), default=_moment(0.0))
+        return Run(id=id_, name=id_, created_at=created_at, sessions=list(sessions))
+
+    def _find_states(self, owner: LockOwner | None) -> tuple[State, dict[SessionId, State]]:
+        sessions = self.record.sessions
+        if not sessions:
+            return run_state(self.record, owner=owner, now=time.time()), {}
+        now = time.time()
+        self.events()
+        ends = self._ends
+        states: dict[SessionId, State] = {}
+        for session in sessions:
+            id_ = SessionId(session.id)
+            columns = self._columns.sessions.get(id_)
+            states[id_] = session_state(
+                session,
+                is_last=session is sessions[-1],
+                owner=owner,
+                last_event_at=columns.last_ts if columns else None,
+                now=now,
+                stall_s=stall_after_s(_median_step_s(columns)),
+                logged_end=ends.get(id_),
+            )
+        last = SessionId(sessions[-1].id)
+        columns = self._columns.sessions.get(last)
+        state = run_state(
+            self.record,
+            owner=owner,
+            last_event_at=columns.last_ts if columns else None,
+            now=now,
+            stall_s=stall_after_s(_median_step_s(columns)),
+            logged_end=ends.get(last),
+        )
+        return state, states
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions of the record, by ordinal."""
+        return self.record.sessions
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What of the files could not be read: first what is wrong with run.json (no lines), then the bad lines."""
+        return [*self._notes, *self._columns.damage]
+
+    @property
+    def num_unread_bytes(self) -> int:
+        """Bytes of the log that are not in the view: those `max_bytes` left out, and a torn tail."""
+        return self._columns.num_unread_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the log when it was last looked at."""
+        return self._columns.size_bytes
+
+    @property
+    def last_step(self) -> int | None:
+        """Last completed step of the effective history; None when no step was logged."""
+        return max((s.effective_to for s in self.segments if s.num_effective), default=None)
+
+    @property
+    def metrics(self) -> list[str]:
+        """Every name that `series` takes: the usual ones, the others as they first came, then derived ones."""
+        names = dict.fromkeys(name for columns in self._columns.sessions.values() for name in columns.metrics)
+        usual = [name for name in USUAL if name in names]
+        derived = [name for name in DERIVED if name not in names and self._is_derivable(name)]
+        return [*usual, *(name for name in names if name not in usual), *derived]
+
+    def _is_derivable(self, name: str) -> bool:
+        return any(
+            columns.duration_s is not None and columns.optional(DERIVED[name]) is not None
+            for columns in self._columns.sessions.values()
+        )
+
+    def events(self, kind: str | None = None, session: int | str | None = None) -> list[Event]:
+        """Every event but the steps, in order of the log; of one kind, or one session (id or ordinal)."""
+        rare = self._columns.rare
+        for line in rare[len(self._events) :]:
+            event = line.event()
+            self._events.append(event)
+            if isinstance(event, SessionEndEvent):
+                self._ends[event.session] = event.status
+        chosen = self._id_of(session) if session is not None else None
+        if kind is None and chosen is None:
+            return list(self._events)
+        return [
+            event
+            for event in self._events
+            if (kind is None or event.kind == kind) and (chosen is None or event.session == chosen)
+        ]
+
+    def _id_of(self, session: int | str) -> SessionId:
+        for candidate in self.record.sessions:
+            if session in (candidate.id, candidate.ordinal):
+                return SessionId(candidate.id)
+        raise NotFoundError(f"this run has no session {session!r}", self.record.id)
+
+    # -- curves ------------------------------------------------------------------------------------------------------
+
+    def series(
+        self,
+        name: str,
+        superseded: bool = False,
+        session: int | str | None = None,
+        *,
+        start: int = 0,
+    ) -> Series:
+        """A metric, or a derived one, over the effective history: every step once, in order.
+
+        Args:
+            name: one of `metrics`.
+            superseded: every attempt at every step instead, in order of the log.
+            session: only what this session (id or ordinal) trained; all of it, superseded or not.
+            start: leave out so many rows at the beginning. While `history_version` stays the same, rows once there
+                stay, and a follower that has n of them needs only `start=n`.
+
+        Raises:
+            NotFoundError: nothing of this name was logged, or there is no such session.
+        """
+        if name not in self.metrics:
+            hint = f"logged are {', '.join(self.metrics) or 'none yet'}"
+            raise NotFoundError(f"no metric is called {name!r}", self.record.id, hint)
+        parts = []
+        for piece in self._pieces(superseded=superseded, session=session):
+            part = _cut(piece, name, start)
+            if isinstance(part, int):
+                start -= part
+            else:
+                start = 0
+                parts.append(part)
+        return _concatenate(parts)
+
+    def evals(self, name: str = "eval", metric: str = "loss", superseded: bool = False) -> Series:
+        """A metric of the evaluations called `name` over the effective history; empty when there are none."""
+        events = [
+            event
+            for event in self.events("eval")
+            if isinstance(event, EvalEvent) and event.name == name and metric in event.metrics
+        ]
+        by_id = {segment.session: segment for segment in self.segments}
+        rows = []
+        for event in events:
+            id_ = SessionId(event.session)
+            segment = by_id[id_]
+            step = event.step or 0
+            first = segment.start_step + 1 if segment.parent is not None else segment.start_step
+            if not superseded and not (segment.num_effective and first <= step <= segment.effective_to):
+                continue
+            trace = self._traces[id_]
+            rows.append((step, event.metrics[metric], trace.ordinal, event.ts, trace.train_time_at(step)))
+        if not superseded:
+            rows.sort(key=lambda row: row[0])
+        columns = list(zip(*rows, strict=True)) or [(), (), (), (), ()]
+        steps, values, ordinals, times, train_times = columns
+        return Series(
+            np.array(steps, dtype=np.int64),
+            np.array(values, dtype=np.float64),
+            np.array(ordinals, dtype=np.int64),
+            np.array(times, dtype=np.float64),
+            np.array(train_times, dtype=np.float64),
+        )
+
+    def _pieces(self, *, superseded: bool, session: int | str | None) -> Iterator[_Piece]:
+        if session is not None:
+            trace = self._traces.get(self._id_of(session))
+            if trace is not None:
+                yield _Piece(trace, 0, len(trace.columns))
+        elif superseded:
+            for trace in self._traces.values():
+                yield _Piece(trace, 0, len(trace.columns))
+        else:
+            yield from self._history
+
+    # -- frames ------------------------------------------------------------------------------------------------------
+
+    def to_polars(self, superseded: bool = False) -> pl.DataFrame:
+        """A row for each step: step, session, time, train_time, and a column for each of `metrics`.
+
+        Null stands where a step has no value, NaN where NaN was logged.
+
+        Raises:
+            UsageError: polars is not installed.
+        """
+        polars = _optional_module("polars")
+        frame: dict[str, Any] = {}
+        for name, (values, missing) in self._table(superseded=superseded).items():
+            column = polars.Series(name, values)
+            frame[name] = (
+                column if missing is None else column.zip_with(polars.Series(~missing), column.clear(len(column)))
+            )
+        return polars.DataFrame(frame)
+
+    def to_pandas(self, superseded: bool = False) -> pd.DataFrame:
+        """As `to_polars`; where a step has no value stands NaN, as is pandas' custom.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        pandas = _optional_module("pandas")
+        return pandas.DataFrame({name: values for name, (values, _) in self._table(superseded=superseded).items()})
+
+    def _table(self, *, superseded: bool) -> dict[str, tuple[Any, Any]]:
+        """Columns of equal length, each with a mask of the rows without a value (None: all have one)."""
+        pieces = [
+            piece if piece.rows is not None else _Piece(piece.trace, piece.lo, piece.hi, np.arange(piece.lo, piece.hi))
+            for piece in self._pieces(superseded=superseded, session=None)
+        ]
+
+        def joined(parts: list[Any], dtype: type) -> Any:
+            return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+        table: dict[str, tuple[Any, Any]] = {
+            "step": (joined([p.trace.columns.step[p.rows] for p in pieces], np.int64), None),
+            "session": (
+                joined([np.full(len(p.rows), p.trace.ordinal) for p in pieces if p.rows is not None], np.int64),
+                None,
+            ),
+            "time": (joined([p.trace.columns.ts[p.rows] for p in pieces], np.float64), None),
+            "train_time": (
+                joined([p.trace.train_time(p.rows) for p in pieces if p.rows is not None], np.float64),
+                None,
+            ),
+        }
+        for name in self.metrics:
+            values, missing = [], []
+            for piece in pieces:
+                found, rows = _values(piece.trace.columns, name)
+                full = np.full(len(piece.trace.columns), np.nan)
+                absent = np.ones(len(full), dtype=np.bool_)
+                where = slice(None) if rows is None else rows
+                full[where], absent[where] = found, False
+                values.append(full[piece.rows])
+                missing.append(absent[piece.rows])
+            mask = joined(missing, np.bool_)
+            table[name] = (joined(values, np.float64), mask if mask.any() else None)
+        return table
+
+
+def _moment(ts: float) -> datetime:
+    """A time of a log as UTC; one that no calendar has becomes the epoch."""
+    try:
+        return datetime.fromtimestamp(ts, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)
+
+
+def _median_step_s(columns: SessionColumns | None) -> float | None:
+    duration = columns.duration_s if columns else None
+    if duration is None or not len(duration):
+        return None
+    recent = duration[-101:]
+    recent = recent[np.isfinite(recent)]
+    return float(np.median(recent)) if recent.size else None
+
+
+def _values(columns: SessionColumns, name: str) -> tuple[Floats, Ints | None]:
+    """Values of a metric in one session and the rows they belong to; None: every row."""
+    column = columns.metrics.get(name)
+    if column is not None:
+        return column.values, column.rows  # noqa: PD011  # no pandas here
+    duration = columns.duration_s
+    source = columns.optional(DERIVED[name]) if name in DERIVED else None
+    if duration is None or source is None:
+        return np.empty(0), np.empty(0, np.int64)
+    if name == "step_s":
+        values = duration
+        known = np.isfinite(duration)
+    else:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = source / duration
+        known = np.isfinite(source) & (duration > 0)
+    if known.all():
+        return values, None
+    rows = np.flatnonzero(known).astype(np.int64)
+    return values[rows], rows
+
+
+def _cut(piece: _Piece, name: str, start: int) -> Series | int:
+    """The values of one piece, from its `start`-th on; when it has no more than that, how many it has."""
+    columns = piece.trace.columns
+    values, rows = _values(columns, name)
+    if piece.rows is None:
+        lo, hi = piece.lo, min(piece.hi, len(columns))
+        if rows is not None:
+            lo, hi = np.searchsorted(rows, [lo, hi]).tolist()
+        count = hi - lo
+        at: slice | Ints = slice(lo + start, hi)
+    else:
+        at = piece.rows if rows is None else np.searchsorted(rows, piece.rows[np.isin(piece.rows, rows)])
+        count = len(at)
+        at = at[start:]
+    if count <= start:
+        return count
+    from_rows: slice | Ints = at if rows is None else rows[at]
+    step = columns.step[from_rows]
+    return Series(
+        step,
+        values[at],
+        np.full(len(step), piece.trace.ordinal, dtype=np.int64),
+        columns.ts[from_rows],
+        piece.trace.train_time(from_rows),
+    )
+
+
+def _concatenate(parts: list[Series]) -> Series:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return Series(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0))
+    return Series(
+        np.concatenate([part.step for part in parts]),
+        np.concatenate([part.value for part in parts]),
+        np.concatenate([part.session for part in parts]),
+        np.concatenate([part.time for part in parts]),
+        np.concatenate([part.train_time for part in parts]),
+    )
+
+
+def _optional_module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UsageError(f"{name} is not installed", hint=f"pip install {name}, or use view.series") from error
