@@ -1,0 +1,96 @@
+"""The first row of a chart: what it shows, whose lines are which, and how it was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lineage_tui.plot.frame import HeaderFacts
+from lineage_tui.plot.layout import Curve, Scene
+from lineage_tui.plot.model import SeriesData
+from lineage_tui.plot.numbers import format_short, format_value
+from lineage_tui.plot.styles import Fg, hue
+from lineage_tui.plot.text import plain
+
+
+def facts_of(scene: Scene, drawn: Sequence[Curve], num_clipped: int) -> HeaderFacts:
+    """What the reader of this frame should know."""
+    view, window, marks = scene.view, scene.window, scene.marks
+    scale: list[str] = []
+    if view.log_y:
+        scale.append("log y" if window.log_y else "log y: nothing above 0")
+    if view.log_x:
+        scale.append("log x" if window.log_x else "log x: not from 0")
+    front = next((curve for curve in drawn if curve.front), drawn[0] if drawn else None)
+    per_column = 0.0 if front is None else front.folded.num_samples / scene.plot.width
+    return HeaderFacts(
+        smoothing=f"ema {view.smoothing:.5g}" if view.smoothing > 0 else "",
+        folding=f"{marks.approx}{format_short(float(round(per_column)))} per column" if per_column >= 1.5 else "",
+        clipping=f"{marks.above}{marks.below} clipped" if num_clipped else "",
+        scale=" ".join(scale),
+        points_per_column=per_column,
+        num_clipped=num_clipped,
+    )
+
+
+def header(scene: Scene, shown: Sequence[SeriesData], facts: HeaderFacts) -> None:
+    """Title and legend from the left, how it was drawn from the right; what does not fit whole is left out."""
+    row, canvas, model = scene.layout.header, scene.canvas, scene.model
+    if row is None:
+        return
+    title = plain(model.title)
+    if len(title) > canvas.width:
+        title = title[: canvas.width - 1] + "…" if scene.marks.name != "ascii" else title[: canvas.width]
+    canvas.put(row, 0, title, Fg.TITLE)
+    at = len(title)
+    unit = plain(model.y_unit, 24)
+    if unit and at + 1 + len(unit) <= canvas.width:
+        canvas.put(row, at + 1, unit, Fg.MUTED)
+        at += 1 + len(unit)
+    entries = _legend(scene, shown)
+    legend = sum(len(swatch) + len(label) + 3 for swatch, label, _ in entries)
+    room = canvas.width - at - 2
+    notes = _notes(scene, shown, facts)
+    separator = f" {scene.marks.dot} "
+    while len(notes) > 1 and len(separator.join(notes)) + legend > room:
+        notes.pop(0)
+    right = canvas.width
+    text = separator.join(notes)
+    if text and len(text) <= room:
+        right -= len(text)
+        canvas.put(row, right, text, Fg.MUTED)
+        right -= 2
+    at += 2
+    for number, (swatch, label, fg) in enumerate(entries):
+        more = f"+{len(entries) - number}"
+        needed = len(swatch) + 1 + len(label)
+        reserve = 2 + len(more) if number + 1 < len(entries) else 0
+        if at + needed + reserve > right:
+            if at + len(more) <= right:
+                canvas.put(row, at, more, Fg.MUTED)
+            break
+        canvas.put(row, at, swatch, fg)
+        canvas.put(row, at + len(swatch) + 1, label, Fg.TEXT)
+        at += needed + 2
+
+
+def _legend(scene: Scene, shown: Sequence[SeriesData]) -> list[tuple[str, str, int]]:
+    """Swatch, label and colour of each entry; none for a single line, which the title names."""
+    bright = [series for series in shown if not series.dimmed]
+    superseded = [series for series in shown if series.dimmed]
+    if len(bright) < 2 and not superseded:
+        return []
+    marks = scene.marks
+    entries = [
+        (scene.letters.get(series.key, "") + marks.swatch, plain(series.label, 40), hue(Fg.SERIES, series.hue))
+        for series in bright
+    ]
+    if superseded:
+        entries.append((marks.swatch_dim, "superseded", hue(Fg.DIM, superseded[0].hue)))
+    return entries
+
+
+def _notes(scene: Scene, shown: Sequence[SeriesData], facts: HeaderFacts) -> list[str]:
+    """How it was drawn, the least important first."""
+    dropped = sum(series.num_dropped for series in shown)
+    left_out = f"{format_value(float(dropped))} without {plain(scene.model.x_label)}" if dropped else ""
+    return [note for note in (left_out, facts.folding, facts.clipping, facts.smoothing, facts.scale) if note]

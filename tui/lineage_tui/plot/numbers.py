@@ -1,0 +1,237 @@
+"""Numbers as people write them, and the places where axes put them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from lineage_tui.plot.model import XKind
+
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_DAY: Final = 86400
+_SUFFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_CLOCK_STEPS: Final = tuple(
+    value
+    for unit, counts in (
+        (1, (1, 2, 5, 10, 15, 30)),
+        (_MINUTE, (1, 2, 5, 10, 15, 30)),
+        (_HOUR, (1, 2, 3, 6, 12)),
+        (_DAY, (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)),
+    )
+    for value in (unit * count for count in counts)
+)
+
+
+def format_value(value: float, digits: int = 5) -> str:
+    """A measured value for a readout: 52,000, 2.4274, 2.4e-4, nan."""
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= 1e15 or size < 1e-3:
+        return _exponent(value, digits - 1)
+    if value == int(value):
+        return f"{int(value):,}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(size)))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def format_short(value: float) -> str:
+    """A value in at most seven characters, for the margin of a chart: 2.427, 39.8k, 2.4e-4."""
+    size = abs(value)
+    if not math.isfinite(value) or size == 0:
+        return format_value(value)
+    if size >= 9999.5:
+        for factor, suffix in _SUFFIXES:
+            if size >= factor * 0.9995:
+                return f"{value / factor:.3g}{suffix}" if size < factor * 1e3 else _exponent(value, 1)
+    if size < 1e-3:
+        return _exponent(value, 2)
+    return format_value(value, 4)
+
+
+def _exponent(value: float, digits: int) -> str:
+    """Scientific, without padding: 2.4e-4, 1e-5."""
+    mantissa, _, power = f"{value:.{max(digits, 0)}e}".partition("e")
+    if "." in mantissa:
+        mantissa = mantissa.rstrip("0").rstrip(".")
+    return f"{mantissa}e{int(power)}"
+
+
+def format_duration(seconds: float) -> str:
+    """A length of time in its two largest units: 1.5 s, 45 s, 3 h 12 m, 2 d 4 h."""
+    if not math.isfinite(seconds):
+        return format_value(seconds)
+    sign, size = ("-" if seconds < 0 else ""), abs(seconds)
+    if size < 9.95:
+        return f"{sign}{size:.1f} s" if size != int(size) else f"{sign}{int(size)} s"
+    total = round(size)
+    for unit, name, smaller, small_name in (
+        (_DAY, "d", _HOUR, "h"),
+        (_HOUR, "h", _MINUTE, "m"),
+        (_MINUTE, "m", 1, "s"),
+    ):
+        if total >= unit:
+            rest = (total % unit) // smaller
+            return f"{sign}{total // unit} {name}" + (f" {rest} {small_name}" if rest else "")
+    return f"{sign}{total} s"
+
+
+def format_clock(ts: float, utc_offset_s: float = 0.0, *, date: bool = True, seconds: bool = True) -> str:
+    """Unix seconds as a date and time of day: 2026-11-29 14:05:12."""
+    try:
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(seconds=ts + utc_offset_s)
+    except (OverflowError, ValueError):
+        return format_value(ts)
+    pattern = ("%Y-%m-%d " if date else "") + ("%H:%M:%S" if seconds else "%H:%M")
+    return moment.strftime(pattern)
+
+
+def format_x(value: float, kind: XKind, utc_offset_s: float = 0.0) -> str:
+    """A position on the x axis, in full."""
+    if kind == "seconds":
+        return format_duration(value)
+    if kind == "clock":
+        return format_clock(value, utc_offset_s)
+    return format_value(value, 7)
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """Where an axis is marked, and what stands there."""
+
+    at: list[float]
+    labels: list[str]
+
+
+NO_TICKS: Final = Ticks([], [])
+
+
+def linear_ticks(lo: float, hi: float, target: int) -> Ticks:
+    """Multiples of 1, 2 or 5 times a power of ten in [lo, hi], about `target` of them, labelled alike."""
+    step = nice_step(hi - lo, target)
+    if step == 0:
+        return NO_TICKS
+    first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)
+    if last - first > 1000:
+        return NO_TICKS  # a window so narrow that doubles cannot tell its ends apart
+    values = [index * step for index in range(first, last + 1)]
+    return Ticks(values, _alike(values, step))
+
+
+def nice_step(span: float, target: int) -> float:
+    """The smallest of 1, 2, 5 times a power of ten that cuts `span` into at most `target` pieces; 0 if none."""
+    if not (math.isfinite(span) and span > 0):
+        return 0.0
+    rough = span / max(target, 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    for factor in (1.0, 2.0, 5.0, 10.0):
+        if factor * power >= rough * (1 - 1e-9):
+            return factor * power
+    return 10.0 * power
+
+
+def _alike(values: list[float], step: float) -> list[str]:
+    """Labels with the same suffix or exponent and the same number of decimals."""
+    largest = max((abs(value) for value in values), default=0.0)
+    if largest == 0:
+        return ["0"] * len(values)
+    if largest >= 1e4:
+        for factor, suffix in _SUFFIXES:
+            if largest >= factor and largest < factor * 1e4:
+                decimals = max(0, -math.floor(math.log10(step / factor) + 1e-9))
+                if decimals <= 3:
+                    return ["0" if value == 0 else f"{value / factor:.{decimals}f}{suffix}" for value in values]
+        if step >= 1 and largest < 1e12:
+            return [f"{value:,.0f}" for value in values]
+        return [_exponent(value, 6) if value else "0" for value in values]
+    if largest < 1e-3:
+        power = math.floor(math.log10(largest) + 1e-9)
+        decimals = max(0, power - math.floor(math.log10(step) + 1e-9))
+        return ["0" if value == 0 else f"{value / 10.0**power:.{decimals}f}e{power}" for value in values]
+    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    return [f"{0.0 if abs(value) < step / 2 else value:.{decimals}f}" for value in values]
+
+
+def log_ticks(lo: float, hi: float, target: int) -> Ticks:
+    """Decades in [lo, hi]; with fewer than two of them also 2 and 5, or linear ticks in a very narrow window."""
+    if not (0 < lo < hi and math.isfinite(hi)):
+        return NO_TICKS
+    first, last = math.ceil(math.log10(lo) - 1e-9), math.floor(math.log10(hi) + 1e-9)
+    decades = list(range(first, last + 1))
+    if len(decades) >= 2:
+        every = math.ceil(len(decades) / max(target, 1))
+        values = [10.0**power for power in decades if power % every == 0]
+        return Ticks(values, [_decade(value) for value in values])
+    for factors in ((1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)):
+        values = [
+            factor * 10.0**power
+            for power in range(first - 1, last + 1)
+            for factor in factors
+            if lo * (1 - 1e-9) <= factor * 10.0**power <= hi * (1 + 1e-9)
+        ]
+        if 2 <= len(values) <= max(target, 2) + 2:
+            return Ticks(values, [_decade(value) for value in values])
+    return linear_ticks(lo, hi, target)
+
+
+def _decade(value: float) -> str:
+    """A tick of a logarithmic axis: 1, 0.01, 1e-5, 10k."""
+    if value >= 1e15 or value < 1e-3:
+        return _exponent(value, 1)
+    if value >= 1e4:
+        return format_short(value)
+    return f"{value:.10f}".rstrip("0").rstrip(".")
+
+
+def x_ticks(
+    ends: tuple[float, float], target: int, kind: XKind, *, log: bool = False, utc_offset_s: float = 0.0
+) -> Ticks:
+    """Ticks of an x axis of that kind."""
+    lo, hi = ends
+    if log and kind != "clock":
+        ticks = log_ticks(lo, hi, target)
+        if kind == "seconds":
+            return Ticks(ticks.at, [format_duration(value) for value in ticks.at])
+        return ticks
+    if kind == "count":
+        return linear_ticks(lo, hi, target)
+    offset = utc_offset_s if kind == "clock" else 0.0
+    return _time_ticks((lo + offset, hi + offset), target, offset, _clock_label if kind == "clock" else format_duration)
+
+
+def _time_ticks(ends: tuple[float, float], target: int, offset: float, label: Callable[[float], str]) -> Ticks:
+    """Round amounts of seconds, minutes, hours or days."""
+    lo, hi = ends
+    span = hi - lo
+    if not (math.isfinite(span) and span > 0):
+        return NO_TICKS
+    step = next((float(value) for value in _CLOCK_STEPS if value >= span / max(target, 1)), 0.0)
+    if span / max(target, 1) < 1:
+        step = nice_step(span, target)
+    if step == 0:
+        step = nice_step(span / _DAY, target) * _DAY
+    first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)
+    if last - first > 1000:
+        return NO_TICKS
+    values = [index * step for index in range(first, last + 1)]
+    return Ticks([value - offset for value in values], [label(value) for value in values])
+
+
+def _clock_label(local: float) -> str:
+    """A time of day, or the date at midnight."""
+    if abs(local) > 1e11:
+        return format_short(local)
+    rest = local % _DAY
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(seconds=local)
+    if rest < 0.5:
+        return moment.strftime("%d %b")
+    return moment.strftime("%H:%M" if rest % _MINUTE < 0.5 else "%H:%M:%S")

@@ -1,0 +1,62 @@
+"""The debiased exponential mean, in numpy and appendable."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lineage_tui.plot.model import Floats
+
+
+@dataclass(frozen=True)
+class EmaState:
+    """Where a mean stands: the biased sum, and how many finite samples went in."""
+
+    value: float = 0.0
+    count: int = 0
+
+
+def ema(y: Floats, weight: float, state: EmaState | None = None) -> tuple[Floats, EmaState]:
+    """The debiased exponential mean of `y`, and the state to go on from with the samples that follow.
+
+    s[t] = w s[t-1] + (1 - w) y[t], divided by 1 - w^t (Kingma and Ba 2015, section 3, the same correction as Adam's),
+    t counting finite samples. Non-finite samples stay as they are and are left out of the mean.
+    """
+    state = state or EmaState()
+    if weight <= 0 or y.size == 0:
+        return y, state
+    finite = np.isfinite(y)
+    whole = bool(finite.all())
+    samples = y if whole else y[finite]
+    n = samples.size
+    if n == 0:
+        return y, state
+    # Blocks side by side: step j of every block at once, then what each block hands to the next.
+    width = max(1, math.isqrt(n))
+    depth = -(-n // width)
+    padded = np.zeros(width * depth)
+    padded[:n] = samples
+    grid = np.ascontiguousarray(padded.reshape(width, depth).T)  # grid[j, k]: step j of block k
+    grid *= 1.0 - weight
+    for j in range(1, depth):
+        grid[j] += weight * grid[j - 1]
+    fade = weight ** np.arange(1, depth + 1, dtype=np.float64)
+    carry = np.empty(width)
+    value = state.value
+    whole_fade = float(fade[-1])
+    for k, last in enumerate(grid[-1].tolist()):
+        carry[k] = value
+        value = last + whole_fade * value
+    grid += np.outer(fade, carry)
+    biased = grid.T.reshape(-1)[:n]
+    counts = np.arange(state.count + 1, state.count + n + 1, dtype=np.float64)
+    correction = -np.expm1(counts * math.log(weight))
+    smoothed = biased / correction
+    after = EmaState(float(biased[-1]), state.count + n)
+    if whole:
+        return smoothed, after
+    result = y.copy()
+    result[finite] = smoothed
+    return result, after
