@@ -1,0 +1,200 @@
+"""The `lineage` command: find the verb, load it and nothing else, turn errors into messages and exit codes.
+
+`lineage --help` must be quick, so the verbs are a static table, and a verb's module is imported only when it is typed.
+Verbs of other packages are found through entry points, only when they are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from lineage.cli.diagnostics import ExitCode, report
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from lineage.cli.command import Command
+
+__all__ = ["ExitCode", "main"]
+
+VERBS: Final[dict[str, tuple[str, str]]] = {
+    "ls": ("lineage.cli.ls:LsCommand", "the runs of a folder: state, sessions, steps, last loss, age"),
+    "show": ("lineage.cli.show:ShowCommand", "a run, or one of its sessions, in full"),
+    "log": ("lineage.cli.log:LogCommand", "the events of a run"),
+    "repair": ("lineage.cli.repair:RepairCommand", "mend a torn or damaged log, the original kept aside"),
+    "schema": ("lineage.cli.schema:SchemaCommand", "the JSON Schemas of the files"),
+}
+"""Verb to `module:Class` and the line shown in the help, in the order of the help."""
+
+ENTRY_POINTS: Final = "lineage.commands"
+
+_DESCRIPTION: Final = "Experiment lineage for PyTorch training: sessions, checkpoints, proven resumes."
+_EPILOG: Final = """\
+A REF is a run's path, id or name, with @N, @last or @<session id> for one of its sessions.
+
+examples:
+  lineage ls                       the runs in ./runs
+  lineage show tiny-gpt@last       what the newest session of a run is and did
+  lineage log tiny-gpt --follow    events as they happen
+
+lineage VERB --help tells more, with examples.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are of the family."""
+
+    def error(self, message: str) -> NoReturn:
+        from lineage.errors import UsageError
+
+        raise UsageError(message, hint=f"{self.prog} --help")
+
+
+def _add_globals(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("everywhere")
+    group.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this and end")
+    group.add_argument(
+        "--runs",
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help="the folder of runs in which ids and names are looked up (default: $LINEAGE_RUNS, else runs)",
+    )
+    group.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks of errors")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code. Never raises, and prints no traceback without `--debug`."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words[: words.index("--")] if "--" in words else "--debug" in words
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a locale without UTF-8 must not end in an error
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader had enough, as in `lineage log RUN | head`
+        from lineage.cli.output import close_quietly
+
+        close_quietly()
+        return ExitCode.OK
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # the last line before a traceback
+        return report(error, debug=debug)
+    return int(code)
+
+
+def _dispatch(words: list[str]) -> ExitCode:
+    front = Parser(
+        prog="lineage",
+        usage="lineage [--runs DIR] [--debug] VERB ...",
+        add_help=False,
+        allow_abbrev=False,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_globals(front)
+    front.add_argument("--version", action="store_true", help="show the version and end")
+    cut = _verb_at(words)
+    options = front.parse_args(words[:cut])
+    if options.version:
+        from lineage import __version__
+
+        sys.stdout.write(f"lineage {__version__}\n")
+        return ExitCode.OK
+    if "help" in options or cut == len(words):
+        _show_help(front)
+        return ExitCode.OK
+    command = _load(words[cut])
+    parser = parser_of(command)
+    args = parser.parse_args(words[cut + 1 :], namespace=_without_help(options))
+    if "help" in args:
+        sys.stdout.write(parser.format_help())
+        return ExitCode.OK
+    args.runs = getattr(args, "runs", None) or os.environ.get("LINEAGE_RUNS") or "runs"
+    args.debug = getattr(args, "debug", False)
+    return command.run(args)
+
+
+def _verb_at(words: list[str]) -> int:
+    """Where the verb stands: the first word that is neither an option nor the value of `--runs`."""
+    at = 0
+    while at < len(words) and words[at].startswith("-"):
+        at += 2 if words[at] == "--runs" else 1
+    return min(at, len(words))
+
+
+def _without_help(options: argparse.Namespace) -> argparse.Namespace:
+    kept = {name: value for name, value in vars(options).items() if name in {"runs", "debug"}}
+    return argparse.Namespace(**kept)
+
+
+def parser_of(command: Command) -> argparse.ArgumentParser:
+    """The parser of a verb: its own arguments, those of every verb, its docstring and its examples."""
+    import inspect
+
+    epilog = ""
+    if command.examples:
+        width = max(len(line) for line, _ in command.examples)
+        epilog = "examples:\n" + "\n".join(f"  {line:<{width}}  {says}" for line, says in command.examples)
+    parser = Parser(
+        prog=f"lineage {command.name}",
+        add_help=False,
+        allow_abbrev=False,
+        description=inspect.getdoc(command) or command.summary,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.arguments(parser)
+    _add_globals(parser)
+    return parser
+
+
+def _load(verb: str) -> Command:
+    """The command of this name.
+
+    Raises:
+        UsageError: there is no such verb; what comes close is in the hint.
+    """
+    from lineage.errors import UsageError
+
+    if verb in VERBS:
+        module, _, name = VERBS[verb][0].partition(":")
+        command: Command = getattr(importlib.import_module(module), name)()
+        return command
+    others = _entry_points()
+    if verb in others:
+        try:
+            loaded: Command = others[verb].load()()
+        except ImportError as error:
+            raise UsageError(f"lineage {verb} cannot be loaded: {error}", others[verb].value) from error
+        return loaded
+    import difflib
+
+    close = difflib.get_close_matches(verb, [*VERBS, *others], n=2)
+    hint = f"lineage {close[0]}" if close else "lineage --help lists the verbs"
+    raise UsageError(f"there is no verb {verb!r}", hint=hint)
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    """Verbs of installed packages by name; those of this table cannot be replaced."""
+    from importlib.metadata import entry_points
+
+    return {found.name: found for found in entry_points(group=ENTRY_POINTS) if found.name not in VERBS}
+
+
+def _show_help(front: argparse.ArgumentParser) -> None:
+    lines = {name: summary for name, (_, summary) in VERBS.items()}
+    for name, found in sorted(_entry_points().items()):
+        try:
+            lines[name] = str(found.load().summary)
+        except Exception as error:  # noqa: BLE001  # a foreign package; its fault must not take the help away
+            lines[name] = f"(cannot be loaded: {type(error).__name__})"
+    width = max(map(len, lines))
+    verbs = "\n".join(f"  {name:<{width}}  {summary}" for name, summary in lines.items())
+    front.description = f"{_DESCRIPTION}\n\nverbs:\n{verbs}"
+    sys.stdout.write(front.format_help())

@@ -1,0 +1,81 @@
+"""stderr and exit codes: what people read when something is not data."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+
+class ExitCode(enum.IntEnum):
+    """What the process answers; a contract with scripts (docs/cli.md)."""
+
+    OK = 0
+    FAILED = 1
+    """The check failed, or something is damaged."""
+    USAGE = 2
+    NOT_FOUND = 3
+    LOCKED = 5
+    """Another session writes the run."""
+    INTERRUPTED = 130
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The exit code that stands for an error of the family; FAILED for every other."""
+    from lineage import errors
+
+    match error:
+        case KeyboardInterrupt():
+            return ExitCode.INTERRUPTED
+        case errors.UsageError() | errors.RefError():
+            return ExitCode.USAGE
+        case errors.NotFoundError():
+            return ExitCode.NOT_FOUND
+        case errors.LockedError():
+            return ExitCode.LOCKED
+        case _:
+            return ExitCode.FAILED
+
+
+def note(text: str, stream: TextIO | None = None) -> None:
+    """A line for people: progress, a warning, what was passed over."""
+    from lineage.cli.output import clean
+
+    _write(clean(text), stream)
+
+
+def report(error: BaseException, *, debug: bool = False, stream: TextIO | None = None) -> ExitCode:
+    """Say what went wrong, where, and what to do; the exit code. A traceback only with `debug`."""
+    from lineage.cli.output import clean
+    from lineage.errors import LineageError
+
+    if debug:
+        _write("".join(traceback.format_exception(error)).rstrip(), stream)
+    if isinstance(error, KeyboardInterrupt):
+        _write("interrupted", stream)
+    elif isinstance(error, LineageError):
+        _write(f"error: {clean(error.what)}", stream)
+        if error.where:
+            _write(f"  at {clean(error.where)}", stream)
+        if error.hint:
+            _write(f"  try: {clean(error.hint)}", stream)
+    elif isinstance(error, OSError):
+        _write(f"error: {clean(error.strerror or str(error))}", stream)
+        if error.filename is not None:
+            _write(f"  at {clean(str(error.filename))}", stream)
+    else:
+        _write(f"error: {type(error).__name__}: {clean(str(error))}", stream)
+        _write("  try: the same command with --debug shows where; it is a defect of Lineage", stream)
+    return exit_code_of(error)
+
+
+def _write(text: str, stream: TextIO | None) -> None:
+    """One line to stderr; a stderr that is gone is no reason to fail."""
+    try:
+        print(text, file=stream or sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
