@@ -224,9 +224,13 @@ class LogWriter:
         return self._disk.write(fd, line)
 
     def _instead_of_too_long(self, fields: Mapping[str, Any], size: int) -> bytes:
-        self.num_lost += 1
         kind = text(fields.get("kind", "?"))[:100]
-        self._notices.append(f"an event of kind {kind} has {size} bytes, more than a line may have; it was not logged")
+        with self._lock:
+            self.num_lost += 1
+            self._notices.append(
+                f"an event of kind {kind} has {size} bytes, more than a line may have; it was not logged"
+            )
+        self._notify()
         return self._alert(
             "event_too_long", "an event was longer than a line may be", {"kind": kind, "size_bytes": size}
         )

@@ -1,0 +1,151 @@
+"""Acknowledged steps lost when the process that logs is killed with SIGKILL at a random moment.
+
+A child opens the log, appends steps as fast as it can, and after each append that returned writes the step's number
+to memory shared with its parent. The parent kills it after a few random milliseconds, and the next child goes on
+with the same log. In the end every step that was acknowledged must be read back from the file.
+
+`python -m benchmarks.kill DIR --kills N` leaves the logs and `acknowledged.json` in DIR, for a count of your own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from benchmarks.report import Figure, Report
+from lineage.log.reader import read_lines
+from lineage.log.scan import Damage
+from lineage.log.writer import LogWriter
+
+RUN = "20261129-134012-kill"
+KILLS_PER_LOG = 20
+_COUNTER = struct.Struct("<Q")
+
+
+@dataclass
+class Killed:
+    """One killed session: its log, its id, and how many of its steps had been acknowledged."""
+
+    log: str
+    session: str
+    num_acknowledged: int
+
+
+def _train(log: Path, session: str, shared: mmap.mmap) -> None:
+    """Log until killed."""
+    writer = LogWriter(log, run=RUN, session=session, sync_interval_s=0.005)
+    step = 0
+    while True:
+        step += 1
+        writer.append(
+            {
+                "kind": "step",
+                "ts": time.time(),
+                "run": RUN,
+                "session": session,
+                "step": step,
+                "metrics": {"loss": 1 / step, "lr": 3e-4, "grad_norm": 1.0 + step, "a": 0.1, "b": 0.2, "c": 0.3},
+                "duration_s": 0.1,
+                "tokens": 8192,
+            }
+        )
+        _COUNTER.pack_into(shared, 0, step)
+
+
+def kill_many(folder: Path, num_kills: int, seed: int) -> list[Killed]:
+    """Kill `num_kills` writers, 20 to a log, each between 0 and 10 ms after its first acknowledged step."""
+    moments = random.Random(seed)
+    shared = mmap.mmap(-1, _COUNTER.size)
+    killed = []
+    for number in range(num_kills):
+        log = folder / f"metrics-{number // KILLS_PER_LOG:03d}.jsonl"
+        session = f"s{number % KILLS_PER_LOG + 1:02d}-{number:08x}"
+        _COUNTER.pack_into(shared, 0, 0)
+        child = os.fork()
+        if child == 0:
+            try:
+                _train(log, session, shared)
+            except BaseException:  # noqa: BLE001 - whatever it is, this child may not go on as its parent
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        deadline = time.monotonic() + 30
+        while _COUNTER.unpack_from(shared, 0)[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.0005)
+        time.sleep(moments.random() * 0.010)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            raise RuntimeError("the writer ended by itself; its traceback is above")
+        killed.append(Killed(log.name, session, _COUNTER.unpack_from(shared, 0)[0]))
+    return killed
+
+
+def count_lost(folder: Path, killed: list[Killed]) -> tuple[int, int, int]:
+    """`(lost, damaged, torn)`: acknowledged steps not in the logs, bad lines, logs that ended in half a line."""
+    found: Counter[str] = Counter()
+    num_damaged = num_torn = 0
+    for log in sorted({k.log for k in killed}):
+        num_torn += not (folder / log).read_bytes().endswith(b"\n")
+        for item in read_lines(folder / log):
+            if isinstance(item, Damage):
+                num_damaged += 1
+                continue
+            fields = orjson.loads(item.data)
+            num_torn += fields["kind"] == "log_recovered"
+            if fields["kind"] == "step" and fields["step"] == found[fields["session"]] + 1:
+                found[fields["session"]] += 1
+    return sum(max(0, k.num_acknowledged - found[k.session]) for k in killed), num_damaged, num_torn
+
+
+def run(*, quick: bool = False) -> Report:
+    num_kills = 40 if quick else 200
+    with tempfile.TemporaryDirectory(prefix="bench-kill-", dir=Path.cwd()) as name:
+        folder = Path(name)
+        killed = kill_many(folder, num_kills, seed=1)
+        lost, damaged, torn = count_lost(folder, killed)
+    acknowledged = sum(k.num_acknowledged for k in killed)
+    row: dict[str, Figure] = {
+        "what": "lineage",
+        "lost / acknowledged": lost / acknowledged,
+        "lost": lost,
+        "acknowledged": acknowledged,
+        "kills": num_kills,
+        "damaged lines": damaged,
+        "torn tails": torn,
+    }
+    report = Report("kill: acknowledged steps lost when the writer is killed with SIGKILL", [row])
+    report.goals[f"no acknowledged step lost in {num_kills} kills ({lost} lost)"] = lost == 0
+    report.notes.append("a kill, not a power loss: what the kernel holds is kept")
+    return report
+
+
+def main(argv: list[str]) -> int:
+    """Kill writers in a folder and leave the evidence there; exit status 0."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kill", description=__doc__)
+    parser.add_argument("dir", type=Path)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args(argv)
+    killed = kill_many(args.dir, args.kills, args.seed)
+    text = json.dumps([vars(k) for k in killed])
+    (args.dir / "acknowledged.json").write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lineage.log.scan import Damage, Line, fault_of, merge_damage, scan, whole_end
+
+whole_lines = st.lists(st.binary(max_size=60).map(lambda data: data.replace(b"\n", b"")), max_size=20)
+tails = st.binary(max_size=60).map(lambda data: data.replace(b"\n", b""))
+
+
+@given(whole_lines, tails, st.integers(0, 10**12))
+def test_lines_and_a_tail_come_back_as_they_were_put_together(lines: list[bytes], tail: bytes, offset: int) -> None:
+    data = b"".join(line + b"\n" for line in lines) + tail
+    found = scan(data, offset)
+    assert [line.data for line in found.lines] == lines
+    assert found.torn == tail
+    assert found.torn_offset + len(tail) == offset + len(data)
+    for line in found.lines:
+        assert data[line.offset - offset : line.end - offset] == line.data + b"\n"
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(1, 50), min_size=1, max_size=200))
+def test_any_chunking_finds_the_same_lines(data: bytes, sizes: list[int]) -> None:
+    lines: list[Line] = []
+    torn, offset, position = b"", 0, 0
+    for size in [*sizes, len(data)]:
+        part = scan(torn + data[position : position + size], offset)
+        position += size
+        lines += part.lines
+        torn, offset = part.torn, part.torn_offset
+    whole = scan(data)
+    assert (lines, torn, offset) == (whole.lines, whole.torn, whole.torn_offset)
+
+
+@given(st.binary(max_size=400), st.integers(1, 70))
+def test_the_last_newline_is_found_from_the_end_whatever_the_block(data: bytes, block: int) -> None:
+    import lineage.log.scan as module
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BLOCK_BYTES", block)
+        assert whole_end(lambda size, offset: data[offset : offset + size], len(data)) == data.rfind(b"\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"", "the line is empty"),
+        (b" \r", "the line is empty"),
+        (b"\0\0\0", "not JSON"),
+        (b'{"kind":"step"', "not JSON"),
+        (b'{"kind":"st\xffep"}', "not JSON"),
+        (b'{"kind":"step"}{"kind":"step"}', "not JSON"),
+        (b'{"kind":NaN}', "not JSON"),
+        (b"\xef\xbb\xbf{}", "not JSON"),
+        (b"[" * 1_000_000, "not JSON"),
+        (b"[" * 1_000_000 + b"]" * 1_000_000, "not JSON"),
+        (b'{"kind":' * 100_000 + b"1" + b"}" * 100_000, "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"3", "not a JSON object"),
+        (b'{"a":1}', "the object has no kind"),
+        (b'{"kind":3}', "the object has no kind"),
+    ],
+)
+def test_a_line_that_is_no_event_says_why(line: bytes, reason: str) -> None:
+    found = fault_of(line)
+    assert found is not None
+    assert found.startswith(reason)
+
+
+def test_a_carriage_return_at_the_end_is_no_fault() -> None:
+    assert fault_of(b'{"kind":"note"}\r') is None
+
+
+def test_the_reason_never_repeats_what_the_line_held() -> None:
+    reason = fault_of(b'{"kind":"\x1b]0;owned\x07 ev\xffil"}')
+    assert reason is not None
+    assert "\x1b" not in reason
+    assert "owned" not in reason
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_the_check_raise(data: bytes) -> None:
+    fault_of(data)
+
+
+def test_bad_lines_that_touch_are_one_report_with_their_number() -> None:
+    damage = [Damage(0, 5, "a"), Damage(5, 1, "b"), Damage(6, 2, "c", num_lines=3), Damage(20, 1, "d")]
+    assert list(merge_damage(damage)) == [Damage(0, 8, "a", num_lines=5), Damage(20, 1, "d")]
+
+
+def test_a_restart_is_never_joined_with_the_damage_beside_it() -> None:
+    damage = [Damage(0, 0, "replaced", restart=True), Damage(0, 4, "x"), Damage(4, 4, "y")]
+    assert list(merge_damage(damage)) == [damage[0], Damage(0, 8, "x", num_lines=2)]
