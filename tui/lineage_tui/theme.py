@@ -7,7 +7,7 @@ The six series hues were searched for over the kinds of colour blindness (least 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final, Literal
@@ -116,74 +116,89 @@ class Palette:
         return ink if isinstance(ink, tuple) else xterm_rgb(ink)
 
 
-_Inks = Mapping[Fg | Bg, Ink]
 _BOLD: Final = frozenset({Fg.TITLE, Fg.NONFINITE, Fg.ALERT, Fg.LR_RESTORE})
+# Fg and Bg are numbers that overlap, so their colours are kept apart.
+_FgInks = dict[Fg, Ink]
+_BgInks = dict[Bg, Ink]
 
 
-def _palette(depth: Depth, *, dark: bool, inks: _Inks, hues: Mapping[Fg | Bg, tuple[Ink, ...]], ground: Ink) -> Palette:
-    fg = [Paint(inks.get(Fg(index)), bold=index in _BOLD) if index < Fg.SERIES else Paint() for index in range(NUM_FG)]
-    bg = [Paint()] * NUM_BG
+@dataclass(frozen=True)
+class _Hues:
+    """The colours that come in six."""
+
+    series: Sequence[Ink]
+    dim: Sequence[Ink]
+    raw: Sequence[Ink]
+    band: Sequence[Ink] = ()
+
+
+def _foregrounds(inks: _FgInks, hues: _Hues) -> tuple[Paint, ...]:
+    paints = [Paint()] * NUM_FG
     for index, ink in inks.items():
-        if isinstance(index, Bg):
-            bg[index] = Paint(ink)
-    for base, colours in hues.items():
-        for number, colour in enumerate(colours):
-            (bg if isinstance(base, Bg) else fg)[base + number] = Paint(colour)
-    return Palette(depth, dark, tuple(fg), tuple(bg), ground)
+        paints[index] = Paint(ink, bold=index in _BOLD)
+    for base, colours in ((Fg.SERIES, hues.series), (Fg.DIM, hues.dim), (Fg.RAW, hues.raw)):
+        paints[base : base + NUM_HUES] = [Paint(colour) for colour in colours]
+    return tuple(paints)
 
 
-def _inks(*, dark: bool) -> dict[Fg | Bg, int]:
-    """What does not depend on the series, as indices of the 256-colour table."""
-    if dark:
-        return {
-            Fg.TEXT: 252, Fg.TITLE: 255, Fg.MUTED: 246, Fg.AXIS: 240, Fg.GUIDE: 237, Fg.BOUNDARY: 250, Fg.DEATH: 203,
-            Fg.GAP: 246, Fg.CURSOR: 231, Fg.GOOD: 78, Fg.WARN: 214, Fg.BAD: 203, Fg.LR_RESTORE: 214,
-            Fg.FP16_SKIP: 203, Fg.NONFINITE: 203, Fg.ALERT: 214, Fg.CHECKPOINT: 110, Fg.NOTE: 252, Fg.SHADE: 240,
-            Bg.EVAL: 235, Bg.CHECKPOINT: 234, Bg.RESTORE: 236, Bg.PHASE: 234, Bg.RANGE: 237, Bg.TAG: 239,
-        }  # fmt: skip
-    return {
+def _backgrounds(inks: _BgInks, hues: _Hues) -> tuple[Paint, ...]:
+    paints = [Paint()] * NUM_BG
+    for index, ink in inks.items():
+        paints[index] = Paint(ink)
+    paints[Bg.BAND : Bg.BAND + len(hues.band)] = [Paint(colour) for colour in hues.band]
+    return tuple(paints)
+
+
+_XTERM_FG: Final[dict[bool, _FgInks]] = {
+    True: {
+        Fg.TEXT: 252, Fg.TITLE: 255, Fg.MUTED: 246, Fg.AXIS: 240, Fg.GUIDE: 237, Fg.BOUNDARY: 250, Fg.DEATH: 203,
+        Fg.GAP: 246, Fg.CURSOR: 231, Fg.GOOD: 78, Fg.WARN: 214, Fg.BAD: 203, Fg.LR_RESTORE: 214, Fg.FP16_SKIP: 203,
+        Fg.NONFINITE: 203, Fg.ALERT: 214, Fg.CHECKPOINT: 110, Fg.NOTE: 252, Fg.SHADE: 240,
+    },
+    False: {
         Fg.TEXT: 235, Fg.TITLE: 16, Fg.MUTED: 241, Fg.AXIS: 248, Fg.GUIDE: 253, Fg.BOUNDARY: 238, Fg.DEATH: 160,
         Fg.GAP: 241, Fg.CURSOR: 16, Fg.GOOD: 22, Fg.WARN: 94, Fg.BAD: 160, Fg.LR_RESTORE: 94, Fg.FP16_SKIP: 160,
         Fg.NONFINITE: 160, Fg.ALERT: 94, Fg.CHECKPOINT: 25, Fg.NOTE: 235, Fg.SHADE: 248,
-        Bg.EVAL: 255, Bg.CHECKPOINT: 255, Bg.RESTORE: 254, Bg.PHASE: 255, Bg.RANGE: 254, Bg.TAG: 252,
-    }  # fmt: skip
+    },
+}  # fmt: skip
+_XTERM_BG: Final[dict[bool, _BgInks]] = {
+    True: {Bg.EVAL: 235, Bg.CHECKPOINT: 234, Bg.RESTORE: 236, Bg.PHASE: 234, Bg.RANGE: 237, Bg.TAG: 239},
+    False: {Bg.EVAL: 255, Bg.CHECKPOINT: 255, Bg.RESTORE: 254, Bg.PHASE: 255, Bg.RANGE: 254, Bg.TAG: 252},
+}
+_XTERM_DIM: Final = {True: (30, 133, 101, 130, 29, 64), False: (166, 67, 61, 134, 132, 131)}
+_XTERM_BAND: Final = {True: (236, 236, 237, 236, 236, 237), False: (254,) * NUM_HUES}
+_TRUE_BG: Final[dict[bool, _BgInks]] = {
+    True: {
+        Bg.EVAL: (22, 36, 50), Bg.CHECKPOINT: (42, 36, 18), Bg.RESTORE: (42, 26, 46), Bg.PHASE: (32, 34, 38),
+        Bg.RANGE: (40, 42, 56), Bg.TAG: (68, 72, 84),
+    },
+    False: {
+        Bg.EVAL: (224, 238, 251), Bg.CHECKPOINT: (251, 242, 216), Bg.RESTORE: (245, 231, 248),
+        Bg.PHASE: (238, 238, 238), Bg.RANGE: (228, 230, 240), Bg.TAG: (208, 212, 222),
+    },
+}  # fmt: skip
 
 
 def _truecolor(*, dark: bool) -> Palette:
     ground = xterm_rgb(BACKGROUND[dark])
-    inks: dict[Fg | Bg, Ink] = {index: xterm_rgb(ink) for index, ink in _inks(dark=dark).items()}
-    if dark:
-        inks |= {
-            Bg.EVAL: (22, 36, 50), Bg.CHECKPOINT: (42, 36, 18), Bg.RESTORE: (42, 26, 46), Bg.PHASE: (32, 34, 38),
-            Bg.RANGE: (40, 42, 56), Bg.TAG: (68, 72, 84),
-        }  # fmt: skip
-    else:
-        inks |= {
-            Bg.EVAL: (224, 238, 251), Bg.CHECKPOINT: (251, 242, 216), Bg.RESTORE: (245, 231, 248),
-            Bg.PHASE: (238, 238, 238), Bg.RANGE: (228, 230, 240), Bg.TAG: (208, 212, 222),
-        }  # fmt: skip
-    series = tuple(xterm_rgb(index) for index in SERIES_256[dark])
-    hues: dict[Fg | Bg, tuple[Ink, ...]] = {
-        Fg.SERIES: series,
-        Fg.DIM: tuple(_dimmed(colour, ground) for colour in series),
-        Fg.RAW: tuple(_dimmed(colour, ground) for colour in series),
-        Bg.BAND: tuple(_mix(colour, ground, 0.17 if dark else 0.11) for colour in series),
-    }
-    return _palette("truecolor", dark=dark, inks=inks, hues=hues, ground=ground)
+    series = [xterm_rgb(index) for index in SERIES_256[dark]]
+    dim = [_dimmed(colour, ground) for colour in series]
+    hues = _Hues(series, dim, dim, [_mix(colour, ground, 0.17 if dark else 0.11) for colour in series])
+    inks: _FgInks = {index: xterm_rgb(ink) for index, ink in _XTERM_FG[dark].items() if isinstance(ink, int)}
+    return Palette("truecolor", dark, _foregrounds(inks, hues), _backgrounds(_TRUE_BG[dark], hues), ground)
 
 
 def _xterm(*, dark: bool) -> Palette:
-    dim = (30, 133, 101, 130, 29, 64) if dark else (166, 67, 61, 134, 132, 131)
-    band = (236, 236, 237, 236, 236, 237) if dark else (254, 254, 254, 254, 254, 254)
-    hues: dict[Fg | Bg, tuple[Ink, ...]] = {Fg.SERIES: SERIES_256[dark], Fg.DIM: dim, Fg.RAW: dim, Bg.BAND: band}
-    return _palette("256", dark=dark, inks=_inks(dark=dark), hues=hues, ground=BACKGROUND[dark])
+    hues = _Hues(SERIES_256[dark], _XTERM_DIM[dark], _XTERM_DIM[dark], _XTERM_BAND[dark])
+    fg, bg = _foregrounds(_XTERM_FG[dark], hues), _backgrounds(_XTERM_BG[dark], hues)
+    return Palette("256", dark, fg, bg, BACKGROUND[dark])
 
 
 def _ansi(*, dark: bool) -> Palette:
     """Indices of the ANSI colours: black, red, green, yellow, blue, magenta, cyan, white; from 8 on, bright."""
     text, bright, muted = (7, 15, 8) if dark else (0, 0, 8)
     error, good, warn = (9, 10, 11) if dark else (1, 4, 5)
-    inks: dict[Fg | Bg, Ink] = {
+    inks: _FgInks = {
         Fg.TEXT: text, Fg.TITLE: bright, Fg.MUTED: muted, Fg.AXIS: muted, Fg.GUIDE: muted, Fg.BOUNDARY: text,
         Fg.DEATH: error, Fg.GAP: muted, Fg.CURSOR: bright, Fg.GOOD: good, Fg.WARN: warn, Fg.BAD: error,
         Fg.LR_RESTORE: warn, Fg.FP16_SKIP: error, Fg.NONFINITE: error, Fg.ALERT: warn,
@@ -191,9 +206,8 @@ def _ansi(*, dark: bool) -> Palette:
     }  # fmt: skip
     series = (14, 13, 11, 3, 2, 10) if dark else (1, 4, 0, 5, 12, 8)
     dim = (6, 5, 3, 3, 2, 2) if dark else (1, 4, 8, 5, 12, 8)
-    hues: dict[Fg | Bg, tuple[Ink, ...]] = {Fg.SERIES: series, Fg.DIM: dim, Fg.RAW: (8,) * NUM_HUES}
-    made = _palette("16", dark=dark, inks=inks, hues=hues, ground=0 if dark else 15)
-    return _with_tags(made)
+    hues = _Hues(series, dim, (8,) * NUM_HUES)
+    return Palette("16", dark, _foregrounds(inks, hues), _swapped_tags(), 0 if dark else 15)
 
 
 def _none(*, dark: bool) -> Palette:
@@ -201,14 +215,14 @@ def _none(*, dark: bool) -> Palette:
     for index in (Fg.MUTED, Fg.GUIDE, Fg.SHADE, *range(Fg.DIM, Fg.DIM + NUM_HUES), *range(Fg.RAW, Fg.RAW + NUM_HUES)):
         fg[index] = Paint(dim=True)
     fg[Fg.CURSOR] = Paint(bold=True)
-    return _with_tags(Palette("none", dark, tuple(fg), (Paint(),) * NUM_BG, None))
+    return Palette("none", dark, tuple(fg), _swapped_tags(), None)
 
 
-def _with_tags(palette: Palette) -> Palette:
+def _swapped_tags() -> tuple[Paint, ...]:
     """Without tints, the cursor's tag and a marked range stand out by swapping front and back."""
-    bg = list(palette.bg)
-    bg[Bg.TAG] = bg[Bg.RANGE] = Paint(reverse=True)
-    return Palette(palette.depth, palette.dark, palette.fg, tuple(bg), palette.background)
+    paints = [Paint()] * NUM_BG
+    paints[Bg.TAG] = paints[Bg.RANGE] = Paint(reverse=True)
+    return tuple(paints)
 
 
 @cache

@@ -106,9 +106,8 @@ def _letters(bright: Sequence[SeriesData], look: Look) -> dict[str, str]:
 
 
 def _curve(scene: Scene, series: SeriesData, memo: Memo, *, front: bool) -> Curve:
-    """A series as it is drawn: smoothed where the view asks for it, superseded steps as they are."""
-    smooth = scene.view.smoothing > 0 and not series.dimmed
-    y, pyramid = memo.smoothed(series, scene.view.smoothing) if smooth else (series.y, memo.pyramid(series))
+    """A series as it is drawn: smoothed where the view asks for it."""
+    y, pyramid = memo.smoothed(series, scene.view.smoothing)
     folded = fold(series.x, y, scene.window.edges, series.breaks, pyramid)
     rows = scene.cover(folded, series.x, y)
     return Curve(series, y, folded, raster.dotted(rows) if series.dimmed else rows, front)

@@ -212,9 +212,8 @@ def y_window(model: ChartModel, front: SeriesData | None, view: View, memo: Memo
         first = max(int(np.searchsorted(series.x, xs[0])) - 1, 0)
         last = min(int(np.searchsorted(series.x, xs[1], side="right")) + 1, series.x.size)
         has_samples = has_samples or last > first
-        smooth = view.smoothing > 0 and not series.dimmed
-        kinds = [memo.smoothed(series, view.smoothing) if smooth else (series.y, memo.pyramid(series))]
-        if smooth and series is front:
+        kinds = [memo.smoothed(series, view.smoothing)]
+        if view.smoothing > 0 and series is front:
             kinds.append((series.y, memo.pyramid(series)))
         for y, pyramid in kinds:
             extremes = None
@@ -281,7 +280,7 @@ def lay_out(
     ticks = NO_TICKS
     gutter = 0
     if width >= 24 and height >= 3:
-        ticks = y.ticks(max(plot_height // 4, 1 if plot_height < 4 else 2))
+        ticks = y.ticks(max(plot_height // 3, 1))
         longest = max((len(label) for label in ticks.labels), default=0)
         gutter = min(max(longest + 2, 8 if width >= 60 else 5), width // 2)
         if longest + 2 > gutter:
