@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["ExitCode", "main"]
 
 VERBS: Final[dict[str, tuple[str, str]]] = {
+    "demo": (
+        "lineage.demo.command:DemoCommand",
+        "train a tiny GPT through a kill, a resume and a preemption, then say what to look at",
+    ),
     "ls": ("lineage.cli.ls:LsCommand", "the runs of a folder: state, sessions, steps, last loss, age"),
     "show": ("lineage.cli.show:ShowCommand", "a run, or one of its sessions, in full"),
     "log": ("lineage.cli.log:LogCommand", "the events of a run"),

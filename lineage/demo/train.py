@@ -119,13 +119,13 @@ class Trainer:
         for _ in range(self.config.accumulation):
             inputs, targets = next(batches)
             loss = self.loss(inputs, targets) / self.config.accumulation
-            self.scaler.scale(loss).backward()
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # torch
             total += loss.item()
 
         self.scaler.unscale_(self.adamw)
         self.scaler.unscale_(self.muon)
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
-        lr = self.muon_schedule.get_last_lr()[0]
+        lr = float(self.muon_schedule.get_last_lr()[0])
         if norm.isfinite():  # the scaler judges each optimizer alone; what overflowed in one must stop both
             self.scaler.step(self.adamw)
             self.scaler.step(self.muon)
@@ -170,11 +170,11 @@ def train(config: Config, *, runs: str, name: str, resume: str) -> None:
     run.finish()  # lineage
 
 
-def parse(argv: Sequence[str] | None, description: str) -> tuple[Config, argparse.Namespace]:
+def parse(argv: Sequence[str] | None, description: str, name: str = "tiny-gpt") -> tuple[Config, argparse.Namespace]:
     """The configuration, one flag for each field (`max_steps` is `--steps`), and where to record."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("--runs", default="runs", help="folder of runs")
-    parser.add_argument("--name", default="tiny-gpt", help="name of the run")
+    parser.add_argument("--name", default=name, help="name of the run")
     parser.add_argument("--resume", default="auto", help="auto, must, never, or a run's id")
     for field in fields(Config):
         flag = "--steps" if field.name == "max_steps" else f"--{field.name.replace('_', '-')}"

@@ -1,0 +1,60 @@
+"""`lineage demo`: the story of lineage.demo.story, from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from lineage.cli.command import Command
+from lineage.cli.diagnostics import ExitCode
+from lineage.cli.output import Output
+
+
+class DemoCommand(Command):
+    """Train a tiny GPT through a bad night, and see what is left of it.
+
+    A real model of a million parameters learns real text, on the CPU, in real processes: the first is killed, the
+    second goes on from the last checkpoint and is preempted, the third finishes, and a fourth, which would quietly
+    train something else, is refused. It takes about a minute on two cores and needs PyTorch.
+
+    The story is told on stderr; the run's folder is the one line on stdout.
+    """
+
+    name = "demo"
+    summary = "train a tiny GPT through a kill, a resume and a preemption, then say what to look at"
+    examples = (("lineage demo --fast", "the whole story in half a minute, recorded in ./runs"),)
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("dir", nargs="?", metavar="DIR", help="folder of runs (default: that of --runs)")
+        parser.add_argument("--steps", type=int, metavar="N", help="steps of the whole run, at least 60 (default: 240)")
+        parser.add_argument(
+            "--seed", type=int, default=1, metavar="S", help="of weights, dropout and data (default: 1)"
+        )
+        parser.add_argument("--fast", action="store_true", help="the same story with a quarter of the training")
+
+    def run(self, args: argparse.Namespace) -> ExitCode:
+        from rich.console import Console
+
+        from lineage.demo.stage import Stage
+        from lineage.demo.story import Plan, Story
+
+        console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+        plan = Plan.make(steps=args.steps, seed=args.seed, fast=args.fast)
+        run_path = Story(Path(args.dir or args.runs), plan, Stage(console)).play()
+        ref = shlex.quote(str(run_path))
+        console.print()
+        console.print("Worth typing:", style="bold")
+        for command, says in (
+            (f"lineage tui {ref}", "the curves, with everything that happened drawn on them"),
+            (f"lineage show {ref}", "its three sessions: how each began and ended"),
+            (f"lineage log {ref} --kind fp16_skip", "the steps that changed no weight"),
+            (f"lineage audit {ref}", "whether each resume carried on the same experiment"),
+            (f"lineage explain {ref} --step {plan.kill_after + 1}", "what happened around the first resume"),
+        ):
+            console.print(f"   {command}", style="cyan", soft_wrap=True)
+            console.print(f"      {says}", style="dim")
+        console.print("\nThe run:")
+        console.file.flush()
+        Output().text(str(run_path))
+        return ExitCode.OK
