@@ -16,7 +16,7 @@ from lineage_schemas.run import Run
 
 NAMES: Final = ("run", "event", "manifest", "ledger")
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_TITLES: Final = {
+TITLES: Final = {
     "run": "run.json",
     "event": "one line of metrics.jsonl",
     "manifest": "manifest.json of a checkpoint generation",
@@ -37,7 +37,7 @@ def generate(name: str) -> dict[str, Any]:
             schema = _event_schema()
         case _:
             raise ValueError(f"no schema is called {name!r}; there are {', '.join(NAMES)}")
-    return {"$schema": _DIALECT, "$id": f"urn:lineage:{name}:1", **schema, "title": _TITLES[name]}
+    return {"$schema": _DIALECT, "$id": f"urn:lineage:{name}:1", **schema, "title": TITLES[name]}
 
 
 def _event_schema() -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""From the REF a person typed to a run, also one whose run.json is missing or damaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lineage.errors import FormatError, LineageError, NewerFormatError, NotFoundError
+from lineage.layout import RunDir
+from lineage.runs.index import resolve
+from lineage_schemas.ids import Ref, parse_ref
+from lineage_schemas.run import Run, Session
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a REF stands for.
+
+    Attributes:
+        record: run.json, or what the log alone tells.
+        session: None for the whole run.
+        problem: why run.json could not be read; None when it could.
+    """
+
+    dir: RunDir
+    record: Run
+    session: Session | None = None
+    problem: LineageError | None = None
+
+
+def find(text: str, runs_dir: str | Path) -> Target:
+    """The run and session a REF names.
+
+    A folder that has a log but no readable run.json is a run too.
+
+    Raises:
+        NotFoundError, RefError, NewerFormatError: as `lineage.runs.index.resolve`.
+        FormatError: run.json is damaged, and there is no log either.
+    """
+    ref = parse_ref(text)
+    try:
+        found = resolve(ref, runs_dir)
+    except NewerFormatError:
+        raise
+    except (NotFoundError, FormatError) as error:
+        run_dir = _folder_with_log(ref, Path(runs_dir))
+        if run_dir is None:
+            raise
+        return _from_log(run_dir, ref, error)
+    return Target(found.run_dir, found.record, found.session)
+
+
+def _folder_with_log(ref: Ref, runs_dir: Path) -> RunDir | None:
+    """The folder a REF names by path or id when it has a log and no run.json that can be read."""
+    from lineage.runs.store import read_run
+
+    for path in (Path(ref.run).expanduser(), runs_dir / ref.run) if ref.run else ():
+        folder = path.parent if path.is_file() else path
+        if RunDir(folder).log.is_file():
+            try:
+                read_run(folder)
+            except (NotFoundError, FormatError):
+                return RunDir(folder)
+    return None
+
+
+def _from_log(run_dir: RunDir, ref: Ref, problem: LineageError) -> Target:
+    from lineage.view import read
+
+    record = read(run_dir.path).record
+    if ref.session is None:
+        return Target(run_dir, record, None, problem)
+    for session in reversed(record.sessions):
+        if ref.session in {"last", session.id, session.ordinal}:
+            return Target(run_dir, record, session, problem)
+    raise NotFoundError(f"the run has no session {ref.session}", str(run_dir.path))
