@@ -144,7 +144,7 @@ class Memo:
 
     def smoothed(self, series: SeriesData, weight: float) -> tuple[Floats, Pyramid | None]:
         """The smoothed samples and their pyramid."""
-        if weight <= 0 or series.y.size == 0:
+        if weight <= 0 or series.y.size == 0 or not series.smooth:
             return series.y, self.pyramid(series)
         kept = self._keep(self._smooth, series.key, series.y)
         return kept.smooth(series.y, weight)

@@ -52,11 +52,13 @@ def spans(scene: Scene) -> None:
     """Phases as backgrounds of the plot and of their own row, where their names stand."""
     canvas, plot = scene.canvas, scene.plot
     covered: dict[str, raster.Mask] = {}
+    named: dict[str, dict[int, str]] = {}
     for span in scene.model.spans:
         stretch = scene.stretch(span.x0, span.x1)
         if stretch is not None:
             columns = covered.setdefault(span.kind, np.zeros(canvas.width, dtype=np.bool_))
             columns[stretch[0] : stretch[1] + 1] = True
+            named.setdefault(span.kind, {}).setdefault(stretch[0], span.label or SPAN_SHORT.get(span.kind, span.kind))
     words: list[tuple[int, str]] = []
     for kind, columns in covered.items():
         areas: list[slice] = []
@@ -72,7 +74,7 @@ def spans(scene: Scene) -> None:
                 canvas.chars[area][blank] = ord(scene.marks.shades[0 if kind == "eval" else 1])
                 canvas.fg[area][blank] = Fg.SHADE
         starts = np.flatnonzero(columns & ~np.concatenate(([False], columns[:-1])))
-        words += [(start, plain(SPAN_SHORT.get(kind, kind), 24)) for start in starts.tolist()]
+        words += [(start, plain(named[kind][start], 24)) for start in starts.tolist()]
     if scene.layout.phases is not None:
         _phase_words(scene, sorted(words))
 

@@ -31,6 +31,7 @@ class SeriesData:
         step: the step of each sample where x is something else; readouts name it.
         breaks: ascending indices i at which no line joins sample i-1 to sample i (a gap in wall time).
         num_dropped: samples the builder left out because x was not finite; the header owns up to them.
+        smooth: follow the view's smoothing; False for a few points that mean something one by one.
     """
 
     key: str
@@ -42,6 +43,7 @@ class SeriesData:
     step: Ints | None = None
     breaks: Ints | None = None
     num_dropped: int = 0
+    smooth: bool = True
 
     def __post_init__(self) -> None:
         if self.x.shape != self.y.shape or self.x.ndim != 1:

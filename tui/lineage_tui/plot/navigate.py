@@ -165,7 +165,7 @@ def readings(model: ChartModel, view: View, x: float, memo: Memo | None = None) 
         raw = float(series.y[index])
         base = Fg.DIM if series.dimmed else Fg.SERIES
         label = plain(series.label)
-        if view.smoothing > 0:
+        if view.smoothing > 0 and series.smooth:
             value = float(memo.smoothed(series, view.smoothing)[0][index])
             text = format_value(value) if math.isfinite(raw) else format_value(raw)
             result.append(Reading(label, text, hue(base, series.hue), value, raw))

@@ -1,0 +1,578 @@
+"""From a run as it was read to the charts that show it: curves, phases, boundaries and events, on one x axis.
+
+Pure but for the reading that `RunView` does. Long curves are kept between calls and only extended, so that following
+a run of ten million points copies what was appended and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+import numpy as np
+
+from lineage.history.segments import Segment
+from lineage_schemas.events import (
+    AlertEvent,
+    CheckpointSavedEvent,
+    Event,
+    Fp16SkipEvent,
+    LogRecoveredEvent,
+    LrRestoreEvent,
+    NoteEvent,
+    PhaseEndEvent,
+    PhaseStartEvent,
+)
+from lineage_schemas.ids import SessionId
+from lineage_schemas.run import Continuation, Session
+from lineage_tui.plot.model import ChartModel, Floats, Ints, Mark, SeriesData, Span, VLine, XKind
+from lineage_tui.plot.numbers import format_duration, format_short, format_value
+
+if TYPE_CHECKING:
+    from lineage.view import RunView, Series
+
+Axis = Literal["step", "train", "wall", "tokens", "session"]
+AXES: Final[tuple[Axis, ...]] = get_args(Axis)
+DEFAULT_NAMES: Final = ("loss", "lr", "grad_norm")
+THROUGHPUT: Final = ("tokens_per_s", "samples_per_s", "step_s")
+UNITS: Final[dict[str, str]] = {"step_s": "s"}
+DEATHS: Final = frozenset({"killed", "failed"})
+GAP_S: Final = 60.0  # a pause between sessions shorter than this is not worth a line
+_AXIS_WORDS: Final[dict[Axis, tuple[str, XKind]]] = {
+    "step": ("step", "count"),
+    "train": ("train", "seconds"),
+    "wall": ("time", "clock"),
+    "tokens": ("tokens", "count"),
+    "session": ("step", "count"),
+}
+
+
+def default_names(available: Sequence[str]) -> list[str]:
+    """Loss, learning rate, gradient norm and one kind of throughput, as far as they were logged; else what was."""
+    names = [name for name in DEFAULT_NAMES if name in available]
+    names += [name for name in THROUGHPUT if name in available][:1]
+    if len(names) < 4:
+        names += [name for name in available if name not in names and name not in THROUGHPUT][: 4 - len(names)]
+    return names
+
+
+def chart_models(view: RunView, names: Sequence[str], x: Axis | str = "step") -> list[ChartModel]:
+    """A chart for each name, in this order; a name that was never logged gives an empty chart.
+
+    Args:
+        view: the run; what was made of it is kept for the next call with the same view.
+        names: of `view.metrics`.
+        x: one of `AXES`: steps, training time, wall time, tokens consumed (samples where no tokens were counted), or
+            steps since each session's start, every session a curve of its own.
+    """
+    builder = _BUILDERS.get(view)
+    if builder is None:
+        builder = _BUILDERS[view] = _Builder(view)
+    if x not in AXES:
+        raise ValueError(f"no x axis is called {x!r}; there are {', '.join(AXES)}")
+    return builder.models(names, x)
+
+
+class _Column:
+    """An array that grows at its end; what it handed out stays as it was."""
+
+    def __init__(self) -> None:
+        self._data: Floats = np.empty(0)
+        self.size = 0
+
+    def extend(self, values: Floats) -> None:
+        needed = self.size + values.size
+        if needed > self._data.size:
+            grown = np.empty(max(needed, self._data.size + self._data.size // 2))
+            grown[: self.size] = self._data[: self.size]
+            self._data = grown
+        self._data[self.size : needed] = values
+        self.size = needed
+
+    @property
+    def array(self) -> Floats:
+        return self._data[: self.size]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of one metric: steps, x, values, and where the line breaks."""
+
+    step: Floats
+    x: Floats
+    y: Floats
+    breaks: Ints
+
+
+class _Grown:
+    """The effective rows of one metric on one axis."""
+
+    def __init__(self) -> None:
+        self.step = _Column()
+        self.x = _Column()
+        self.y = _Column()
+        self.breaks: list[int] = []
+        self.last_session: int | None = None
+
+    def rows(self) -> _Rows:
+        return _Rows(self.step.array, self.x.array, self.y.array, np.array(self.breaks, dtype=np.int64))
+
+
+class _Clock:
+    """Where on the x axis a step of a session is."""
+
+    def __init__(self, axis: Axis, segments: Sequence[Segment]) -> None:
+        self.axis = axis
+        self.segments = {segment.session: segment for segment in segments}
+        self.by_ordinal = {segment.ordinal: segment for segment in segments}
+        self.effective: tuple[Floats, Floats] = (np.empty(0), np.empty(0))
+        self.of_session: dict[SessionId, tuple[Floats, Floats]] = {}
+
+    def at(self, session: SessionId, step: float, ts: float) -> float:
+        """X of a moment of a session; nan where nobody knows."""
+        if self.axis == "step":
+            return step
+        if self.axis == "wall":
+            return ts
+        segment = self.segments.get(session)
+        if segment is None:
+            return math.nan
+        if self.axis == "session":
+            return step - segment.start_step
+        steps, xs = self.effective
+        if step > segment.effective_to and session in self.of_session:
+            steps, xs = self.of_session[session]
+        return _lookup(steps, xs, step)
+
+
+def _lookup(steps: Floats, xs: Floats, step: float) -> float:
+    """X of the last row at or before a step; of the first row for an earlier one."""
+    if not steps.size:
+        return math.nan
+    return float(xs[max(int(np.searchsorted(steps, step, side="right")) - 1, 0)])
+
+
+class _Builder:
+    """What was made of one view so far."""
+
+    def __init__(self, view: RunView) -> None:
+        # The table of builders holds the view weakly; a builder that held it would keep it alive.
+        self._view = weakref.ref(view)
+        self._version = -1
+        self._axis: Axis | None = None
+        self._grown: dict[str, _Grown] = {}
+        self._tokens: _Rows | None = None
+        self._old: dict[tuple[str, SessionId], _Rows] = {}  # rows of sessions that will get no more
+        self._last_seen: dict[tuple[str, str], float] = {}  # by session and state
+
+    def models(self, names: Sequence[str], axis: Axis) -> list[ChartModel]:
+        view = self._view()
+        if view is None or not names:
+            return []
+        if (view.history_version, axis) != (self._version, self._axis):
+            self._grown.clear()
+            self._old.clear()
+            self._last_seen.clear()
+            self._version, self._axis = view.history_version, axis
+        self._tokens = None
+        if axis == "tokens":
+            self._tokens = _tokens_of(view, None)
+            if self._tokens is None:
+                axis = "step"
+        clock = _Clock(axis, view.segments)
+        available = view.metrics
+        label, kind = _AXIS_WORDS[axis]
+        if axis == "tokens" and "tokens_per_s" not in available:
+            label = "samples"
+        ruler = names[0] if names[0] in available else next(iter(available), None)
+        if ruler is not None and axis in {"train", "tokens"}:
+            self._set_clock(view, clock, ruler)
+        last_seen = self._find_last_seen(view)
+        gaps = _gaps(view, last_seen)
+        spans, lines = _spans(view, clock, gaps), _lines(view, clock, gaps, last_seen)
+        marks = _marks(view, clock)
+        offset = _utc_offset_s(view) if axis == "wall" else 0.0
+        made: list[ChartModel] = []
+        for name in names:
+            series: list[SeriesData] = []
+            if name in available:
+                series = self._session_curves(view, name) if axis == "session" else self._curves(view, name, clock)
+            made.append(
+                ChartModel(
+                    title=name,
+                    series=tuple(series),
+                    spans=spans,
+                    lines=lines,
+                    marks=marks,
+                    x_label=label,
+                    x_kind=kind,
+                    y_unit=UNITS.get(name, ""),
+                    utc_offset_s=offset,
+                    message="no samples yet" if name in available else "never logged",
+                )
+            )
+        return made
+
+    # Curves
+
+    def _curves(self, view: RunView, name: str, clock: _Clock) -> list[SeriesData]:
+        """The effective history, what was superseded of each session, and the evaluations of the same name."""
+        rows = self._effective(view, name, clock.axis)
+        curves = [_series(name, view.record.name or name, rows, clock.axis)]
+        curves += [
+            replace(
+                _series(f"{name}/{segment.session}", f"s{segment.ordinal} superseded", found, clock.axis), dimmed=True
+            )
+            for segment in view.segments
+            if segment.num_superseded and (found := self._superseded(view, name, segment, clock)).x.size
+        ]
+        evals = view.evals(metric=name)
+        if len(evals):
+            steps = evals.step.astype(np.float64)
+            x = np.array(
+                [_eval_x(clock, row, steps, evals) for row in range(len(evals))],
+                dtype=np.float64,
+            )
+            order = np.argsort(x, kind="stable")
+            order = order[np.isfinite(x[order])]
+            eval_rows = _Rows(steps[order], x[order], evals.value[order], np.empty(0, dtype=np.int64))
+            curves.append(replace(_series(f"{name}/eval", "eval", eval_rows, clock.axis), hue=1, smooth=False))
+        return curves
+
+    def _effective(self, view: RunView, name: str, axis: Axis) -> _Rows:
+        grown = self._grown.setdefault(name, _Grown())
+        new = view.series(name, start=grown.y.size)
+        if len(new):
+            step = new.step.astype(np.float64)
+            x = self._positions(new, step, axis)
+            before = grown.x.array[-1] if grown.x.size else -math.inf
+            if axis in {"wall", "train"}:
+                x = np.maximum.accumulate(np.maximum(x, before))  # a clock that was set back must not fold the line
+            if axis == "wall":
+                turns = np.flatnonzero(np.diff(new.session)) + 1 + grown.y.size
+                if grown.last_session is not None and int(new.session[0]) != grown.last_session:
+                    grown.breaks.append(grown.y.size)
+                grown.breaks += turns.tolist()
+            grown.last_session = int(new.session[-1])
+            grown.step.extend(step)
+            grown.x.extend(x)
+            grown.y.extend(new.value)
+        return grown.rows()
+
+    def _positions(self, series: Series, step: Floats, axis: Axis) -> Floats:
+        if axis == "train":
+            return series.train_time
+        if axis == "wall":
+            return series.time
+        if axis == "tokens" and self._tokens is not None:
+            at = np.searchsorted(self._tokens.step, step, side="right") - 1
+            return np.where(at >= 0, self._tokens.x[np.maximum(at, 0)], 0.0)
+        return step
+
+    def _superseded(self, view: RunView, name: str, segment: Segment, clock: _Clock) -> _Rows:
+        """The rows of a session that a later one trained again, from the last row both share."""
+        if (kept := self._old.get((name, segment.session))) is not None:
+            return kept
+        found = view.series(name, session=segment.ordinal)
+        step = found.step.astype(np.float64)
+        order = np.argsort(step, kind="stable")
+        step = step[order]
+        first = max(int(np.searchsorted(step, segment.effective_to, side="right")) - 1, 0)
+        order, step = order[first:], step[first:]
+        if clock.axis == "tokens":
+            x = self._superseded_tokens(view, segment, step)
+        else:
+            x = {"train": found.train_time, "wall": found.time}.get(clock.axis, found.step.astype(np.float64))[order]
+        x = np.maximum.accumulate(x) if x.size else x
+        rows = _Rows(step, x, found.value[order], np.empty(0, dtype=np.int64))
+        self._old[name, segment.session] = rows
+        return rows
+
+    def _superseded_tokens(self, view: RunView, segment: Segment, step: Floats) -> Floats:
+        own = _tokens_of(view, segment.ordinal)
+        base = self._tokens
+        if own is None or base is None:
+            return step
+        start = _lookup(base.step, base.x, segment.start_step) if segment.start_step else 0.0
+        at = np.searchsorted(own.step, step, side="right") - 1
+        return start + np.where(at >= 0, own.x[np.maximum(at, 0)], 0.0)
+
+    def _session_curves(self, view: RunView, name: str) -> list[SeriesData]:
+        """Every session from its own start."""
+        curves: list[SeriesData] = []
+        for number, segment in enumerate(view.segments):
+            rows = self._old.get((name, segment.session))
+            if rows is None:
+                found = view.series(name, session=segment.ordinal)
+                step = found.step.astype(np.float64)
+                order = np.argsort(step, kind="stable")
+                step = step[order]
+                rows = _Rows(step, step - segment.start_step, found.value[order], np.empty(0, dtype=np.int64))
+                if number + 1 < len(view.segments):
+                    self._old[name, segment.session] = rows
+            if rows.x.size:
+                curve = _series(f"{name}/{segment.session}", f"s{segment.ordinal}", rows, "session")
+                curves.append(replace(curve, hue=number))
+        return curves
+
+    # Axes
+
+    def _find_last_seen(self, view: RunView) -> dict[str, float]:
+        """Unix seconds of the last sign of life of each session."""
+        last: dict[str, float] = {}
+        for event in view.events():
+            last[event.session] = max(last.get(event.session, -math.inf), event.ts)
+        ruler = next(iter(view.metrics), None)
+        for session in view.sessions:
+            if session.ended_at is not None:
+                last[session.id] = session.ended_at.timestamp()
+                continue
+            state = str(view.session_states.get(SessionId(session.id), ""))
+            if ruler is None or state not in DEATHS:
+                continue
+            key = (session.id, state)
+            if key not in self._last_seen:
+                rows = view.series(ruler, session=session.ordinal)
+                self._last_seen[key] = float(rows.time[-1]) if len(rows) else -math.inf
+            last[session.id] = max(last.get(session.id, -math.inf), self._last_seen[key])
+        return last
+
+    def _set_clock(self, view: RunView, clock: _Clock, ruler: str) -> None:
+        """Let events find their x among the rows of one metric."""
+        rows = self._effective(view, ruler, clock.axis)
+        clock.effective = (rows.step, rows.x)
+        for segment in view.segments:
+            if segment.num_superseded:
+                found = self._superseded(view, ruler, segment, clock)
+                if found.x.size:
+                    clock.of_session[segment.session] = (found.step, found.x)
+
+
+_BUILDERS: Final[weakref.WeakKeyDictionary[RunView, _Builder]] = weakref.WeakKeyDictionary()
+
+
+def _series(key: str, label: str, rows: _Rows, axis: Axis) -> SeriesData:
+    """Rows as a curve; rows without an x are counted, not drawn."""
+    good = np.isfinite(rows.x)
+    dropped = int(rows.x.size - np.count_nonzero(good))
+    step = None if axis == "step" else rows.step.astype(np.int64)
+    if not dropped:
+        return SeriesData(key, label, rows.x, rows.y, step=step, breaks=rows.breaks)
+    return SeriesData(
+        key,
+        label,
+        rows.x[good],
+        rows.y[good],
+        step=None if step is None else step[good],
+        breaks=np.searchsorted(np.flatnonzero(good), rows.breaks),
+        num_dropped=dropped,
+    )
+
+
+def _eval_x(clock: _Clock, row: int, steps: Floats, evals: Series) -> float:
+    if clock.axis == "step":
+        return float(steps[row])
+    if clock.axis == "wall":
+        return float(evals.time[row])
+    if clock.axis == "train":
+        return float(evals.train_time[row])
+    segment = clock.by_ordinal.get(int(evals.session[row]))
+    return math.nan if segment is None else clock.at(segment.session, float(steps[row]), float(evals.time[row]))
+
+
+def _tokens_of(view: RunView, ordinal: int | None) -> _Rows | None:
+    """Tokens (or samples) consumed up to each step, of the effective history or of one session; None if not counted."""
+    available = view.metrics
+    rate = next((name for name in THROUGHPUT[:2] if name in available), None)
+    if rate is None or "step_s" not in available:
+        return None
+    per_s, duration = view.series(rate, session=ordinal), view.series("step_s", session=ordinal)
+    at = np.searchsorted(duration.step, per_s.step)
+    at = np.minimum(at, max(len(duration) - 1, 0))
+    if not len(per_s) or not len(duration):
+        return None
+    counted = np.round(per_s.value * duration.value[at])
+    counted[~np.isfinite(counted)] = 0.0
+    steps = per_s.step.astype(np.float64)
+    return _Rows(steps, np.cumsum(counted), counted, np.empty(0, dtype=np.int64))
+
+
+def _utc_offset_s(view: RunView) -> float:
+    """What local clocks were ahead of UTC when the run began, as far as this machine knows."""
+    try:
+        return float(time.localtime(view.record.created_at.timestamp()).tm_gmtoff)
+    except (OverflowError, OSError, ValueError):
+        return 0.0
+
+
+# What happened
+
+
+def _spans(view: RunView, clock: _Clock, gaps: Sequence[_Gap]) -> tuple[Span, ...]:
+    """Phases of all sessions, and on the wall clock the times in which nobody worked."""
+    found: list[Span] = []
+    open_phases: dict[tuple[str, str], list[PhaseStartEvent]] = {}
+    last_ts: dict[str, float] = {}
+    for event in view.events():
+        last_ts[event.session] = event.ts
+        if isinstance(event, PhaseStartEvent):
+            open_phases.setdefault((event.session, event.phase), []).append(event)
+        elif isinstance(event, PhaseEndEvent):
+            begun = open_phases.get((event.session, event.phase), [])
+            start: Event = begun.pop() if begun else event
+            found += _span(clock, event.phase, start, event)
+    for (session, phase), begun in open_phases.items():
+        for start in begun:  # the process died in it, or is in it now
+            found += _span(clock, phase, start, _moved(start, last_ts[session]))
+    if clock.axis == "wall":
+        found += [Span(gap.x, gap.x_end, "gap", gap.label) for gap in gaps]
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A step and a time of a session."""
+
+    session: str
+    step: int | None
+    ts: float
+
+
+def _moved(event: Event, ts: float) -> _Moment:
+    """The same step at another time."""
+    return _Moment(event.session, event.step, ts)
+
+
+def _span(clock: _Clock, phase: str, start: Event | _Moment, end: Event | _Moment) -> list[Span]:
+    x0 = _x(clock, start)
+    x1 = _x(clock, end)
+    return [Span(x0, max(x0, x1), phase)] if math.isfinite(x0) and math.isfinite(x1) else []
+
+
+def _x(clock: _Clock, event: Event | _Moment) -> float:
+    segment = clock.segments.get(SessionId(event.session))
+    step = event.step if event.step is not None else (segment.start_step if segment is not None else None)
+    if step is None and clock.axis != "wall":
+        return math.nan
+    return clock.at(SessionId(event.session), float(step or 0), event.ts)
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """A stretch of wall time without a session, and the session it ended with."""
+
+    x: float
+    x_end: float
+    label: str
+    after: SessionId
+
+
+def _gaps(view: RunView, last: Mapping[str, float]) -> list[_Gap]:
+    """Pauses between sessions, by the last sign of life of each and the start of the next."""
+    found: list[_Gap] = []
+    sessions = view.sessions
+    for earlier, later in pairwise(sessions):
+        end = last.get(earlier.id)
+        begin = later.started_at.timestamp()
+        if end is not None and begin - end >= GAP_S:
+            found.append(_Gap(end, begin, f"gap {format_duration(begin - end)}", SessionId(later.id)))
+    return found
+
+
+def verdict_words(continuation: Continuation | None) -> str:
+    """A verdict in a chart's words: exact, within tolerance, diverged @401, unproven; empty while there is none."""
+    if continuation is None:
+        return ""
+    if continuation.verdict == "diverged" and continuation.first_difference is not None:
+        return f"diverged @{continuation.first_difference.step}"
+    return continuation.verdict.replace("_", " ")
+
+
+def _lines(view: RunView, clock: _Clock, gaps: Sequence[_Gap], last_seen: Mapping[str, float]) -> tuple[VLine, ...]:
+    """Where sessions began and died, and on axes that hide it, where time passed in between."""
+    if clock.axis == "session":
+        return ()
+    sessions = {SessionId(session.id): session for session in view.sessions}
+    found: list[VLine] = []
+    for segment in view.segments:
+        session = sessions.get(segment.session)
+        if session is None:
+            continue
+        started = session.started_at.timestamp()
+        if segment.ordinal > 1 or segment.start_step > 0:
+            x = _boundary_x(clock, segment, started)
+            found.append(VLine(x, "boundary", _boundary_label(segment, session)))
+        state = str(view.session_states.get(segment.session, ""))
+        if state in DEATHS:
+            x = clock.at(segment.session, float(segment.last_step), last_seen.get(segment.session, started))
+            found.append(VLine(x, "death", f"s{segment.ordinal} {state}"))
+    if clock.axis != "wall":
+        by_id = clock.segments
+        found += [
+            VLine(_boundary_x(clock, by_id[gap.after], gap.x_end), "gap", gap.label)
+            for gap in gaps
+            if gap.after in by_id
+        ]
+    return tuple(line for line in found if math.isfinite(line.x))
+
+
+def _boundary_x(clock: _Clock, segment: Segment, ts: float) -> float:
+    if clock.axis in {"train", "tokens"}:
+        return _lookup(*clock.effective, segment.start_step)
+    return clock.at(segment.session, float(segment.start_step), ts)
+
+
+def _boundary_label(segment: Segment, session: Session) -> str:
+    words = verdict_words(session.continuation)
+    if not words and session.start.kind == "fresh":
+        words = "fresh start" if segment.ordinal > 1 else ""
+    elif not words and session.start.kind == "fork":
+        words = "fork"
+    return f"s{segment.ordinal} {words}".strip()
+
+
+def _marks(view: RunView, clock: _Clock) -> tuple[Mark, ...]:
+    """Events worth a sign in the lane, in order of the log."""
+    found: list[Mark] = []
+    for event in view.events():
+        mark = _mark(event)
+        if mark is not None:
+            x = _x(clock, event)
+            if math.isfinite(x):
+                found.append(replace(mark, x=x))
+    return tuple(found)
+
+
+def _mark(event: Event) -> Mark | None:
+    """The sign of an event and its words, its place still open; None for events that have no sign."""
+    match event:
+        case Fp16SkipEvent():
+            scales = f"{format_value(float(event.scale_before))} to {format_value(float(event.scale_after))}"
+            return Mark(0.0, "fp16_skip", f"FP16 step skipped, scale {scales}")
+        case LrRestoreEvent():
+            return Mark(0.0, "lr_restore", _lr_words(event))
+        case AlertEvent():
+            return Mark(0.0, "nonfinite" if event.code == "non_finite" else "alert", event.message)
+        case CheckpointSavedEvent():
+            return Mark(0.0, "checkpoint", f"checkpoint {event.checkpoint}")
+        case NoteEvent():
+            return Mark(0.0, "note", event.text)
+        case LogRecoveredEvent():
+            return Mark(0.0, "note", f"torn end of the log cut, {event.discarded_bytes} bytes")
+        case _:
+            return None
+
+
+def _lr_words(event: LrRestoreEvent) -> str:
+    group = event.groups[0] if event.groups else None
+    if group is None:
+        return "learning rate restored"
+    words = f"learning rate {format_short(float(group.before))} to {format_short(float(group.after))}"
+    if not event.ok and group.expected is not None:
+        words += f", expected {format_short(float(group.expected))}"
+    return words
