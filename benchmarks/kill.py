@@ -10,12 +10,12 @@ with the same log. In the end every step that was acknowledged must be read back
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import mmap
 import os
 import random
 import signal
-import struct
 import sys
 import tempfile
 import time
@@ -33,7 +33,6 @@ from lineage.log.writer import LogWriter
 
 RUN = "20261129-134012-kill"
 KILLS_PER_LOG = 20
-_COUNTER = struct.Struct("<Q")
 
 
 @dataclass
@@ -45,7 +44,7 @@ class Killed:
     num_acknowledged: int
 
 
-def _train(log: Path, session: str, shared: mmap.mmap) -> None:
+def _train(log: Path, session: str, acknowledged: ctypes.c_uint64) -> None:
     """Log until killed."""
     writer = LogWriter(log, run=RUN, session=session, sync_interval_s=0.005)
     step = 0
@@ -63,35 +62,36 @@ def _train(log: Path, session: str, shared: mmap.mmap) -> None:
                 "tokens": 8192,
             }
         )
-        _COUNTER.pack_into(shared, 0, step)
+        acknowledged.value = step
 
 
 def kill_many(folder: Path, num_kills: int, seed: int) -> list[Killed]:
     """Kill `num_kills` writers, 20 to a log, each between 0 and 10 ms after its first acknowledged step."""
     moments = random.Random(seed)
-    shared = mmap.mmap(-1, _COUNTER.size)
+    # One aligned store of the machine: struct.pack_into clears the bytes first, and a kill in between reads as 0.
+    acknowledged = ctypes.c_uint64.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
     killed = []
     for number in range(num_kills):
         log = folder / f"metrics-{number // KILLS_PER_LOG:03d}.jsonl"
         session = f"s{number % KILLS_PER_LOG + 1:02d}-{number:08x}"
-        _COUNTER.pack_into(shared, 0, 0)
+        acknowledged.value = 0
         child = os.fork()
         if child == 0:
             try:
-                _train(log, session, shared)
+                _train(log, session, acknowledged)
             except BaseException:  # noqa: BLE001 - whatever it is, this child may not go on as its parent
                 traceback.print_exc()
             finally:
                 os._exit(1)
         deadline = time.monotonic() + 30
-        while _COUNTER.unpack_from(shared, 0)[0] == 0 and time.monotonic() < deadline:
+        while acknowledged.value == 0 and time.monotonic() < deadline:
             time.sleep(0.0005)
         time.sleep(moments.random() * 0.010)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             raise RuntimeError("the writer ended by itself; its traceback is above")
-        killed.append(Killed(log.name, session, _COUNTER.unpack_from(shared, 0)[0]))
+        killed.append(Killed(log.name, session, acknowledged.value))
     return killed
 
 

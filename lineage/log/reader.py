@@ -22,7 +22,7 @@ from lineage.log.scan import MAX_LINE_BYTES, Damage, Line, fault_of, merge_damag
 if TYPE_CHECKING:
     from lineage_schemas.events import Event
 
-_CHUNK_BYTES: Final = 1024 * 1024
+_CHUNK_BYTES: Final = 1024 * 1024  # at most MAX_LINE_BYTES: a line within one chunk is never too long
 _TOO_LONG: Final = f"the line is longer than {MAX_LINE_BYTES} bytes"
 
 
