@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -27,7 +27,13 @@ _TAIL_LINES: Final = 30
 
 @dataclass
 class Seen:
-    """What one act's part of the log says so far."""
+    """What one act's part of the log says so far.
+
+    Attributes:
+        step: of the last step event, or of the restore.
+        checkpoint: step of the last one that was saved, by Lineage or by the training code in a phase of that name.
+        phase: the one that is open.
+    """
 
     first_step: int | None = None
     step: int = 0
@@ -58,6 +64,8 @@ class Seen:
                 self.phase = event["phase"]
             case "phase_end":
                 self.phase = None
+                if event["phase"] == "checkpoint":
+                    self.checkpoint = step
             case "checkpoint_saved":
                 self.checkpoint = step
             case "checkpoint_restored":
@@ -96,15 +104,20 @@ class LogTail:
 
 
 class Child:
-    """One child process; leaving the `with` block ends it, whatever happened."""
+    """One child process; leaving the `with` block ends it, whatever happened.
 
-    def __init__(self, argv: list[str]) -> None:
+    Args:
+        module: what `python -m` runs, with its first arguments.
+        argv: further arguments.
+    """
+
+    def __init__(self, module: Sequence[str], argv: Sequence[str]) -> None:
         # Not under the folder the demo is started in: a user's `random.py` there must not reach the child.
         isolate = [] if Path(lineage.__file__).parents[1] == Path.cwd() else ["-P"]
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
         self._err = tempfile.TemporaryFile()  # noqa: SIM115 - likewise
         self.process = subprocess.Popen(
-            [sys.executable, *isolate, "-m", "lineage.demo.train", *argv],
+            [sys.executable, *isolate, "-m", *module, *argv],
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=self._err,

@@ -11,7 +11,7 @@ import importlib.util
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -82,9 +82,19 @@ class Plan:
 
 
 class Story:
-    """Plays the acts in order; `play` gives the folder of the run."""
+    """Plays the acts in order; `play` gives the folder of the run.
 
-    def __init__(self, runs_dir: Path, plan: Plan, stage: Stage) -> None:
+    Args:
+        runs_dir: folder of runs.
+        plan: what is trained and when the signals come.
+        stage: who is told.
+        module: what `python -m` runs as the trainer.
+    """
+
+    def __init__(
+        self, runs_dir: Path, plan: Plan, stage: Stage, *, module: Sequence[str] = ("lineage.demo.train",)
+    ) -> None:
+        self.module = module
         self.runs_dir = runs_dir
         self.plan = plan
         self.stage = stage
@@ -121,21 +131,7 @@ class Story:
 
     def killed(self) -> Seen:
         self.stage.act("1", "A run begins", "A GPT with a million parameters learns Python's own manual, byte by byte.")
-        seen = Seen()
-        with self.trainer("--resume", "never") as child:
-
-            def kill(seen: Seen) -> bool:
-                """Only a process that stands still can be killed at a chosen step."""
-                if not self._may_die(seen) or not child.freeze():
-                    return False
-                self._catch_up(seen)
-                if not self._may_die(seen):
-                    child.thaw()
-                    return False
-                child.process.kill()
-                return True
-
-            self._follow(child, seen, kill, expected=-signal.SIGKILL)
+        seen = self.train_until_killed()
         lost = f"Steps {(seen.checkpoint or 0) + 1} to {seen.step} are in the log and in no checkpoint."
         self.stage.say(
             f"SIGKILL at step {seen.step}, {seen.step - (seen.checkpoint or 0)} steps after the last checkpoint. {lost}"
@@ -184,9 +180,7 @@ class Story:
 
     def completed(self) -> None:
         self.stage.act("3", "And again", "A third process goes on to the end.")
-        seen = Seen()
-        with self.trainer("--resume", self.found().name) as child:
-            self._follow(child, seen, lambda _: False, expected=0)
+        seen = self.train_to_the_end()
         self.stage.say(
             f"It went on after step {seen.restored} and finished at step {seen.step}; "
             f"loss on text it never learned from: {figure(seen.eval_loss)} nats a byte (5.55 is a blind guess)."
@@ -215,8 +209,34 @@ class Story:
 
     # -- what the acts share ---------------------------------------------------------------------------------------
 
+    def train_until_killed(self) -> Seen:
+        """Start a new run and kill its process, enough steps after a checkpoint."""
+        seen = Seen()
+        with self.trainer("--resume", "never") as child:
+
+            def kill(seen: Seen) -> bool:
+                """Only a process that stands still can be killed at a chosen step."""
+                if not self._may_die(seen) or not child.freeze():
+                    return False
+                self._catch_up(seen)
+                if not self._may_die(seen):
+                    child.thaw()
+                    return False
+                child.process.kill()
+                return True
+
+            self._follow(child, seen, kill, expected=-signal.SIGKILL)
+        return seen
+
+    def train_to_the_end(self) -> Seen:
+        """Go on with the run until the process ends by itself."""
+        seen = Seen()
+        with self.trainer("--resume", self.found().name) as child:
+            self._follow(child, seen, lambda _: False, expected=0)
+        return seen
+
     def trainer(self, *argv: str) -> Child:
-        return Child(["--runs", str(self.runs_dir), *self.plan.argv(), *argv])
+        return Child(self.module, ["--runs", str(self.runs_dir), *self.plan.argv(), *argv])
 
     def _follow(self, child: Child, seen: Seen, act: Callable[[Seen], bool], *, expected: int) -> None:
         """Follow the child to its end; `act` sees the state after each look and says when it has sent its signal."""
@@ -247,7 +267,7 @@ class Story:
         """Enough steps after a checkpoint, and none being written: its COMMIT may be there before its event is."""
         if seen.checkpoint is None or seen.phase is not None:
             return False
-        return seen.checkpoint >= self.plan.kill_after and seen.step - seen.checkpoint >= _LOST_STEPS
+        return self.plan.kill_after <= seen.checkpoint <= seen.step - _LOST_STEPS
 
     def _say_verdict(self, seen: Seen, lost: Seen) -> None:
         found = seen.continuation

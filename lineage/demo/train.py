@@ -95,6 +95,10 @@ class Trainer:
         self.muon_schedule = self.warmup_and_cosine(self.muon)
         self.scaler = GradScaler("cpu", init_scale=config.init_scale, growth_interval=config.growth_interval)
 
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self.model.parameters())
+
     def warmup_and_cosine(self, optimizer: Optimizer) -> LambdaLR:
         """Linear warm-up, then a cosine down to a tenth; counts updates, so that a skipped step does not use it up."""
         warmup, total = self.config.warmup_steps, self.config.max_steps
@@ -155,6 +159,7 @@ def train(config: Config, *, runs: str, name: str, resume: str) -> None:
     run.track(model=t.model, adamw=t.adamw, muon=t.muon, scaler=t.scaler, train_loader=t.loader)  # lineage
     run.track(adamw_schedule=t.adamw_schedule, muon_schedule=t.muon_schedule)  # lineage
     run.restore()  # lineage
+    run.note(f"{t.num_parameters:,} parameters, {len(t.text):,} bytes of text")  # lineage, optional
     print(run.path, flush=True)  # noqa: T201 - a script for people
 
     batches = run.batches(t.loader)  # lineage: instead of iter(t.loader), and goes on for ever
@@ -162,6 +167,8 @@ def train(config: Config, *, runs: str, name: str, resume: str) -> None:
     for step in run.steps(config.max_steps):  # lineage: instead of range(1, config.max_steps + 1)
         loss, lr, norm = t.step(batches)
         run.log(loss=loss, lr=lr, grad_norm=norm, tokens=tokens)  # lineage
+        if step == 3 and run.num_updates == 0:
+            run.alert("three steps and no update: the loss scale began too high", code="no_update")  # lineage, optional
         if step % config.eval_every == 0:
             with run.phase("eval"):  # lineage
                 run.log_eval(loss=t.evaluate())  # lineage
