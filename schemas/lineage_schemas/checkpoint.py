@@ -70,8 +70,17 @@ class Component(Record):
 
 
 class OptimizerGroup(Record):
+    """One parameter group.
+
+    Attributes:
+        params: canonical names, in the group's order.
+        hyper: values at the checkpoint, in tagged JSON; a restore puts them back.
+        declared: values when the optimizer was tracked, before any step; a resume compares them.
+    """
+
     params: list[str]
     hyper: dict[str, Any]
+    declared: dict[str, Any] = {}
 
 
 class OptimizerLayout(Record):
@@ -81,7 +90,12 @@ class OptimizerLayout(Record):
 
 
 class Position(Record):
-    """Where the generation stands; `semantics: completed` says that every counter counts finished things."""
+    """Where the generation stands; `semantics: completed` says that every counter counts finished things.
+
+    Attributes:
+        gradients: None on every parameter, zero tensors on some, or left over from the completed step (never saved:
+            a loop that clears them before its next backward pass does not miss them).
+    """
 
     step: int = Field(ge=0)
     num_updates: int = Field(ge=0)
@@ -89,6 +103,7 @@ class Position(Record):
     microbatch: int = 0
     num_tokens: int | None = None
     epoch: int | None = None
+    gradients: Literal["cleared", "zeroed", "left over"] = "cleared"
     semantics: Literal["completed"] = "completed"
 
 

@@ -1,0 +1,122 @@
+"""ledger.jsonl: what happened to each generation. Evidence for people, never needed to restore.
+
+Several processes append: the trainer, `verify`, `pin`. One O_APPEND write per line, under a short lock on the ledger
+itself; a torn last line is cut off from the next one by a newline, and skipped by readers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import ValidationError
+
+from lineage import fs
+from lineage_schemas.checkpoint import LedgerLine
+
+Action = Literal["committed", "verified", "restored", "drilled", "pinned", "unpinned", "quarantined", "deleted"]
+
+
+def append(
+    path: Path,
+    action: Action,
+    checkpoint: str,
+    *,
+    session: str | None = None,
+    ok: bool = True,
+    details: Mapping[str, Any] | None = None,
+    sync: bool = False,
+) -> LedgerLine:
+    """Add one line; it survives the death of the process on return, and of the machine when `sync`.
+
+    Raises:
+        OSError: the disk refused; a caller whose work was done regardless should say so and go on.
+    """
+    line = LedgerLine(
+        ts=time.time(), action=action, checkpoint=checkpoint, session=session, ok=ok, details=dict(details or {})
+    )
+    data = orjson.dumps(line.to_wire()) + b"\n"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        size = os.fstat(fd).st_size
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            data = b"\n" + data  # what a crash left unfinished ends here, as a line of its own
+        fs.write_all(fd, data)
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    return line
+
+
+def read(path: Path) -> list[LedgerLine]:
+    """Every whole line, in order; lines that are torn, damaged or of an unknown action are passed over."""
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    lines = []
+    for raw in data.split(b"\n"):
+        if not raw:
+            continue
+        try:
+            lines.append(LedgerLine.model_validate_json(raw))
+        except ValidationError:
+            continue
+    return lines
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the ledger says about one generation; times are Unix seconds, None for never.
+
+    Attributes:
+        verified_at: when the last verification found it whole.
+        damaged: the last verification found a fault.
+        quarantined: why, None when it is not.
+    """
+
+    committed_at: float | None = None
+    verified_at: float | None = None
+    restored_at: float | None = None
+    drilled_at: float | None = None
+    pinned: bool = False
+    quarantined: str | None = None
+    deleted: bool = False
+    damaged: bool = False
+
+
+def standings(lines: list[LedgerLine]) -> dict[str, Standing]:
+    """Fold the ledger: generation to what is known of it."""
+    state: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        entry = state.setdefault(line.checkpoint, {})
+        match line.action:
+            case "committed":
+                entry["committed_at"] = line.ts
+            case "verified":
+                entry["damaged"] = not line.ok
+                if line.ok:
+                    entry["verified_at"] = line.ts
+            case "restored":
+                if line.ok:
+                    entry["restored_at"] = line.ts
+            case "drilled":
+                if line.ok:
+                    entry["drilled_at"] = line.ts
+            case "pinned":
+                entry["pinned"] = True
+            case "unpinned":
+                entry["pinned"] = False
+            case "quarantined":
+                entry["quarantined"] = str(line.details.get("reason", "")) or "no reason recorded" if line.ok else None
+            case "deleted":
+                entry["deleted"] = True
+    return {name: Standing(**entry) for name, entry in state.items()}
