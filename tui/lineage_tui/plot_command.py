@@ -1,0 +1,220 @@
+"""`lineage plot`: the curves of a run as text, for terminals, pipes, logs and pull requests."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from typing import TYPE_CHECKING, Final
+
+from lineage.cli.command import Command
+from lineage.cli.diagnostics import ExitCode, note
+from lineage.cli.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lineage.view import RunView
+    from lineage_tui.plot.frame import Frame
+    from lineage_tui.plot.model import ChartModel, Glyphs, View
+    from lineage_tui.theme import Depth, Palette
+
+WIDTH: Final = 80  # where nobody looks
+HEIGHT: Final = 20
+MOST: Final = 2000
+
+
+class PlotCommand(Command):
+    """Draw metrics of a run as text: one chart each, under one another, with what happened along the way.
+
+    In the chart: a solid line is where a session began, with its verdict; a dashed one is where one died; dotted
+    curves are steps that were trained again later; shaded columns are eval, checkpoint and restore phases. In the
+    lane below: v-shaped marks are learning rates restored, ticks FP16 steps skipped, crosses non-finite values,
+    diamonds checkpoints, exclamation marks alerts, dots notes.
+
+    Without a terminal the chart is 80 columns wide and has no colours; a locale without UTF-8 gets ASCII.
+    """
+
+    name = "plot"
+    summary = "the curves of a run, as text or as a picture"
+    examples = (
+        ("lineage plot tiny-gpt", "loss, learning rate, gradient norm and throughput"),
+        ("lineage plot tiny-gpt --metric loss --log-y --smoothing 0.9", "the loss, smoothed"),
+        ("lineage plot tiny-gpt@2 --x time", "what its second session did, over training time"),
+    )
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("ref", metavar="REF", help="a run, or one of its sessions to look at closely")
+        parser.add_argument(
+            "--metric", action="append", metavar="NAME", default=[], help="what to draw; several times for several"
+        )
+        parser.add_argument("--width", type=_size, metavar="N", help="columns (default: the terminal's, else 80)")
+        parser.add_argument("--height", type=_size, metavar="N", help=f"rows of each chart (default: {HEIGHT})")
+        parser.add_argument(
+            "--x",
+            choices=("step", "time", "wall", "tokens", "session"),
+            default="step",
+            help="steps, training time, wall time, tokens, or steps since each session's start (default: step)",
+        )
+        parser.add_argument("--log-y", action="store_true", help="a logarithmic y axis")
+        parser.add_argument("--log-x", action="store_true", help="a logarithmic x axis")
+        parser.add_argument(
+            "--smoothing", type=_share, default=0.0, metavar="W", help="weight of the past, 0 (raw) to 0.9999"
+        )
+        parser.add_argument(
+            "--superseded",
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help="also draw steps that were trained again later (default: yes)",
+        )
+        parser.add_argument(
+            "--unclip", action="store_true", help="show outliers in full, however flat the rest becomes"
+        )
+        parser.add_argument("--glyphs", choices=("braille", "blocks", "ascii"), help="characters to draw with")
+        parser.add_argument("--light", action="store_true", help="colours for a light background")
+
+    def run(self, args: argparse.Namespace) -> ExitCode:
+        import lineage
+        from lineage.runs.index import resolve
+        from lineage_tui.build import chart_models, default_names
+
+        found = resolve(args.ref, args.runs)
+        view = lineage.read(found.run_dir.path)
+        names = args.metric or default_names(view.metrics)
+        _check_names(view, names)
+        for damage in view.damage:
+            note(f"{found.run_dir.log}: {damage.reason} (byte {damage.offset:,})")
+        if not names:
+            note("no step was logged yet")
+            return ExitCode.OK
+        axis = "train" if args.x == "time" else args.x
+        models = chart_models(view, names, axis)
+        look = _view_of(args, models, found.session.ordinal if found.session else None, view)
+        output = Output()
+        depth = depth_from(os.environ, is_colour=output.colour)
+        width = args.width or (shutil.get_terminal_size((WIDTH, 24)).columns if output.is_terminal else WIDTH)
+        height = max(args.height or HEIGHT, 1)
+        output.text(
+            draw(
+                models,
+                look,
+                width=width,
+                height=height,
+                glyphs=args.glyphs or glyphs_for(output.stream.encoding, os.environ),
+                depth=depth,
+                dark=not args.light,
+            )
+        )
+        return ExitCode.OK
+
+
+def draw(
+    models: Sequence[ChartModel],
+    view: View,
+    *,
+    width: int,
+    height: int,
+    glyphs: Glyphs = "braille",
+    depth: Depth = "none",
+    dark: bool = True,
+) -> str:
+    """The charts under one another, each `height` rows, no trailing blanks; escape sequences unless depth is none."""
+    from dataclasses import replace
+
+    from lineage_tui.plot import Memo, render
+    from lineage_tui.theme import palette
+
+    colours = palette(depth, dark=dark)
+    # On paper a tint may be all there is to see a phase by, so without colours shades stand in for it.
+    look = replace(colours.look(glyphs), letters=depth == "none")
+    memo = Memo()
+    frames = [render(model, view, width, height, look=look, memo=memo) for model in models]
+    return "\n\n".join(text_of(frame, colours) for frame in frames)
+
+
+def text_of(frame: Frame, colours: Palette) -> str:
+    """A frame as lines, with the palette's escape sequences where it has colours."""
+    if colours.depth == "none":
+        return "\n".join(line.rstrip() for line in frame.lines())
+    from lineage_tui.theme import sgr
+
+    lines: list[str] = []
+    for y, text in enumerate(frame.lines()):
+        stop = len(text)
+        while stop and text[stop - 1] == " " and not frame.bg[y, stop - 1]:
+            stop -= 1
+        parts: list[str] = []
+        now = ""
+        for x in range(stop):
+            code = sgr(colours, int(frame.fg[y, x]), int(frame.bg[y, x]))
+            if code != now:
+                parts.append(("\x1b[0m" if now else "") + code)
+                now = code
+            parts.append(text[x])
+        lines.append("".join(parts) + ("\x1b[0m" if now else ""))
+    return "\n".join(lines)
+
+
+def depth_from(environ: Mapping[str, str], *, is_colour: bool) -> Depth:
+    """How many colours a terminal shows, by what it says of itself."""
+    term = environ.get("TERM", "")
+    if not is_colour or term in {"", "dumb"}:
+        return "none"
+    if environ.get("COLORTERM", "").lower() in {"truecolor", "24bit"}:
+        return "truecolor"
+    if "256" in term or term.startswith(("tmux", "screen", "xterm-kitty", "alacritty", "foot", "wezterm", "ghostty")):
+        return "256"
+    return "16"
+
+
+def glyphs_for(encoding: str | None, environ: Mapping[str, str]) -> Glyphs:
+    """Braille where it can be shown, blocks on a Linux console, ASCII where the locale is not UTF-8."""
+    name = (encoding or "ascii").lower().replace("_", "-")
+    if name not in {"utf-8", "utf8"}:
+        return "ascii"
+    return "blocks" if environ.get("TERM") == "linux" else "braille"
+
+
+def _view_of(args: argparse.Namespace, models: Sequence[ChartModel], ordinal: int | None, run: RunView) -> View:
+    """The whole run, or the stretch one session trained with a little before it."""
+    from lineage_tui.plot.model import View
+
+    view = View(
+        log_y=args.log_y,
+        log_x=args.log_x,
+        smoothing=args.smoothing,
+        clip=not args.unclip,
+        show_superseded=args.superseded,
+    )
+    segment = next((one for one in run.segments if one.ordinal == ordinal), None)
+    if segment is None or args.x == "session":
+        return view
+    ends: list[float] = []
+    for series in (one for model in models for one in model.series):
+        steps = series.x if series.step is None else series.step
+        inside = series.x[(steps >= segment.start_step) & (steps <= segment.last_step)]
+        ends += inside[[0, -1]].tolist() if inside.size else []
+    return view.but(x0=min(ends), x1=max(ends)) if ends else view
+
+
+def _check_names(view: RunView, names: Sequence[str]) -> None:
+    from lineage.errors import UsageError
+
+    unknown = [name for name in names if name not in view.metrics]
+    if unknown:
+        known = ", ".join(view.metrics) or "nothing yet"
+        raise UsageError(f"no metric is called {unknown[0]!r}", hint=f"logged are {known}")
+
+
+def _size(text: str) -> int:
+    value = int(text)
+    if not 1 <= value <= MOST:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {MOST}")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 0.9999:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 0.9999")
+    return value
