@@ -91,8 +91,8 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(r"model\.aliases\..*", "refuse", "other weights are tied", forkable=False),
     Rule(r"model\..*", "refuse", "the model or its tokenizer is another one"),
     # -- optimizers ----------------------------------------------------------------------------------------------------
-    Rule(r"optimizer\.[^.]+\.type", "refuse", "another optimizer cannot use this state", forkable=False),
-    Rule(r"optimizer\.[^.]+", "refuse", "an optimizer is on one side only", forkable=False),
+    Rule(r"optimizer\..+\.type", "refuse", "another optimizer cannot use this state", forkable=False),
+    Rule(r"optimizer\..+\.groups", "refuse", "an optimizer is on one side only, or has other groups", forkable=False),
     Rule(r"optimizer\..*\.params", "refuse", "parameters must be in the same group in the same order", forkable=False),
     Rule(r"optimizer\..*\.(foreach|maximize|differentiable)", "refuse", "another kernel sums in another order"),
     Rule(r"optimizer\..*\.hyper\..*", "refuse", "hyper-parameters decide the next update"),
@@ -104,10 +104,10 @@ RULES: Final[tuple[Rule, ...]] = (
         "code of another Python version cannot be compared",
         _python_differs,
     ),
-    Rule(r"component\.[^.]+\.constants\..*", "refuse", "constants of a schedule or scaler decide the next update"),
-    Rule(r"component\.[^.]+\.type", "refuse", "an object of another class"),
-    Rule(r"component\.[^.]+\.frozen", "refuse", "other parameters are trained"),
-    Rule(r"component\.[^.]+\.reason", "noted", "the same absence, for another reason"),
+    Rule(r"component\..+\.constants\..*", "refuse", "constants of a schedule or scaler decide the next update"),
+    Rule(r"component\..+\.type", "refuse", "an object of another class"),
+    Rule(r"component\..+\.frozen", "refuse", "other parameters are trained"),
+    Rule(r"component\..+\.reason", "noted", "the same absence, for another reason"),
     Rule(r"component\..*", "refuse", "the set of state is not the same", forkable=False),
     # -- data ----------------------------------------------------------------------------------------------------------
     Rule(r"data\..*\.method", "noted", "the fingerprint was made in another way"),
@@ -197,8 +197,16 @@ def side(
             values[f"{base}.reason"] = item.reason
     for name, geometry in loaders.items():
         values |= flatten(geometry, f"loader.{name}")
-    values |= flatten(data, "data") | flatten(runtime, "runtime") | flatten(code, "code")
+    values |= flatten(data, "data") | flatten(_execution(runtime), "runtime") | flatten(code, "code")
     return Side(values)
+
+
+def _execution(runtime: Mapping[str, Any]) -> dict[str, Any]:
+    """Threads sum on the CPU, in an order of their number; beside an accelerator they are the machine's own affair."""
+    facts = dict(runtime)
+    if facts.get("device") not in (None, "cpu") and "threads" in facts:
+        facts["host"] = {"threads": facts.pop("threads")}
+    return facts
 
 
 def side_of_manifest(manifest: schema.Manifest) -> Side:

@@ -13,7 +13,7 @@ import datetime as dt
 import pathlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -73,7 +73,7 @@ def flatten(value: Any, prefix: str, where: str) -> Flat:
             case bool() | int() | float() | str() | bytes() | None if type(item) in _PLAIN:
                 return item
         kind = type(item)
-        nested = cast("Any", item)  # mypy narrows what no case matched to `object`
+        nested = item
         if kind in (list, tuple):
             return kind(walk(v, (*path, i)) for i, v in enumerate(nested))
         if kind is dict:
@@ -103,19 +103,17 @@ def unflatten(wire: Any, get: Callable[[str], torch.Tensor], where: str) -> Any:
     Raises:
         FormatError: malformed, or a name or type that `flatten` never writes.
     """
-    match wire:
-        case {"value": skeleton, **rest}:
-            value = tagged.decode(skeleton, where=where)
-        case _:
-            raise FormatError("a component's state has no value", where)
+    if not isinstance(wire, dict) or "value" not in wire:
+        raise FormatError("a component's state has no value", where)
+    value = tagged.decode(wire["value"], where=where)
     holes: dict[Path, tuple[str, str]] = {}
     types: dict[Path, list[str]] = collections.defaultdict(list)
     try:
-        for path, name, kind in rest.get("refs", []):
+        for path, name, kind in wire.get("refs", []):
             if not isinstance(name, str) or kind not in _KINDS:
                 raise FormatError(f"a reference of kind {kind!r} is unknown", where)
             holes[tuple(tagged.decode(path, where=where))] = (name, kind)
-        for path, name in rest.get("types", []):
+        for path, name in wire.get("types", []):
             types[tuple(tagged.decode(path, where=where))].append(name)
     except (TypeError, ValueError) as error:
         raise FormatError(f"malformed references in a component's state: {error}", where) from error
