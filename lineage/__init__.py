@@ -23,7 +23,8 @@ if TYPE_CHECKING:
         RefError,
         UsageError,
     )
-    from lineage.trainer.run import Run, init
+    from lineage.trainer.run import Run
+    from lineage.trainer.start import init
     from lineage.view import RunView, Series, read
 
 __version__ = "0.1.0"
@@ -53,7 +54,7 @@ _HOMES: Final = {
     "RunView": "lineage.view",
     "Series": "lineage.view",
     "fingerprint_files": "lineage.capture.data",
-    "init": "lineage.trainer.run",
+    "init": "lineage.trainer.start",
     "read": "lineage.view",
 }
 

@@ -1,0 +1,1 @@
+"""The hook: what a training loop holds while Lineage records, checkpoints and proves it."""

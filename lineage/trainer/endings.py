@@ -1,0 +1,60 @@
+"""How a process ends, told apart without the user's help: exception, Ctrl-C, or leaving without `finish()`.
+
+One exception hook and one exit hook for the whole process, installed with the first run. The exception hook only takes
+note and passes the exception on to the hook that was there before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+_MAX_REASON: Final = 2_000
+
+
+class Ending(Protocol):
+    """A run that can be told how the process ends."""
+
+    def end_on_exception(self, error: BaseException) -> None: ...
+    def end_at_exit(self) -> None: ...
+
+
+_live: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+_state: Final[dict[str, Any]] = {"pid": None, "previous": None}
+
+
+def watch(run: Ending) -> None:
+    """Have `run` told how this process ends, unless it ends before."""
+    _live.add(run)
+    if _state["pid"] != os.getpid():
+        _state["pid"] = os.getpid()
+        _state["previous"] = sys.excepthook
+        sys.excepthook = _on_exception
+        atexit.register(_at_exit, os.getpid())
+
+
+def forget(run: Ending) -> None:
+    _live.discard(run)
+
+
+def describe(error: BaseException) -> str:
+    """One line that says what went wrong, for `session_end.reason`."""
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 1] + "…"
+
+
+def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    for run in list(_live):
+        run.end_on_exception(error)
+    (_state["previous"] or sys.__excepthook__)(kind, error, trace)
+
+
+def _at_exit(pid: int) -> None:
+    if pid != os.getpid():  # a forked child leaves by sys.exit: the run is not its own
+        return
+    for run in list(_live):
+        run.end_at_exit()

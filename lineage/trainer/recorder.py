@@ -1,0 +1,192 @@
+"""The writing side of a run: its store, its log, its session. No tensors here.
+
+A disk that fails after the session began is warned about once and never raised: `run.json` is written again with the
+next change, the log has its own backlog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lineage.log.writer import LogWriter
+from lineage_schemas.events import FORMAT
+from lineage_schemas.run import Continuation, Parent, Source, Start
+
+if TYPE_CHECKING:
+    from lineage.layout import RunDir
+    from lineage.runs.store import RunStore
+    from lineage.trainer.facts import Facts
+    from lineage_schemas.run import SessionStatus
+
+
+def warn(message: str) -> None:
+    """One line for people, on stderr; never an exception, whatever stderr is."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"lineage: {message}\n")
+        sys.stderr.flush()
+
+
+class Recorder:
+    """Writes one session of one run.
+
+    Attributes:
+        store: the open run, whose lock this process holds until `close`.
+        is_new: whether this process made the run.
+        begun: whether the session exists, in run.json and in the log.
+    """
+
+    def __init__(self, store: RunStore, facts: Facts, *, is_new: bool = True, sync_interval_s: float = 5.0) -> None:
+        self.store = store
+        self.facts = facts
+        self.is_new = is_new
+        self.begun = False
+        self._sync_interval_s = sync_interval_s
+        self._log: LogWriter | None = None
+        self._told_run_json = False
+        self._source: Source | None = None
+        self.append: Callable[[Mapping[str, Any]], None] = self._not_begun
+
+    @property
+    def run_id(self) -> str:
+        return self.store.record.id
+
+    @property
+    def dir(self) -> RunDir:
+        return self.store.dir
+
+    @property
+    def session_id(self) -> str | None:
+        """This process's session; None until `begin`."""
+        return self.store.session.id if self.store.session else None
+
+    def begin(self, start: Start, runtime: Mapping[str, Any], *, parent: Parent | None = None) -> None:
+        """Make the session exist: in run.json, then as the first line of its part of the log.
+
+        Args:
+            start: what it begins from.
+            runtime: flags and shapes that change execution.
+            parent: where a forked run comes from; of a run made by this process.
+
+        Raises:
+            OSError: run.json cannot be written; nothing was trained yet, so this is the moment to say so.
+            LineageError: the log cannot be opened.
+        """
+        facts = self.facts
+        source = self._keep_patch()
+        if parent is not None:
+            self.store.update_run(parent=parent)
+        session = self.store.begin_session(
+            recipe=facts.recipe,
+            source=source,
+            environment=facts.environment,
+            start=start,
+            argv=facts.argv,
+            runtime=runtime,
+            data=facts.data,
+            tolerance=facts.tolerance,
+            rank=facts.rank,
+            world=facts.world,
+        )
+        self._log = LogWriter(
+            self.dir.log, run=self.run_id, session=session.id, sync_interval_s=self._sync_interval_s, warn=self.warn
+        )
+        self.append = self._log.append
+        self.begun = True
+        self.event(
+            "session_start",
+            step=start.step,
+            format=FORMAT.to_wire(),
+            ordinal=session.ordinal,
+            start=start.to_wire(),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+        )
+
+    @property
+    def source(self) -> Source:
+        """The revision this process runs from, looked at once and without writing anything."""
+        if self._source is None:
+            from lineage.capture.source import capture_source
+
+            self._source = capture_source(Path.cwd())
+        return self._source
+
+    def _keep_patch(self) -> Source:
+        """The revision, with the uncommitted changes kept in the run's folder now that the session begins."""
+        if self._source is None or self._source.dirty:
+            from lineage.capture.source import capture_source
+
+            self._source = capture_source(Path.cwd(), self.dir.patch(self.store.reserve_session()))
+        return self._source
+
+    def step_base(self) -> dict[str, Any]:
+        """The fields every step event begins with, in the order of the format."""
+        return {"kind": "step", "ts": 0.0, "run": self.run_id, "session": self.session_id}
+
+    def event(self, kind: str, *, step: int | None = None, **fields: Any) -> None:
+        """Append one event that is no step; fields that are None are left out."""
+        event = {"kind": kind, "ts": time.time(), "run": self.run_id, "session": self.session_id}
+        if step is not None:
+            event["step"] = step
+        event.update({name: value for name, value in fields.items() if value is not None})
+        self.append(event)
+
+    def request_sync(self) -> None:
+        """Ask for the log to become durable soon; returns at once."""
+        if self._log is not None:
+            self._log.request_sync()
+
+    def sync(self) -> bool:
+        """Wait until the log is durable; for the moment before a checkpoint's commit marker."""
+        return self._log is None or self._log.sync()
+
+    def add_checkpoint(self, name: str, step: int) -> None:
+        self._tolerantly(lambda: self.store.add_checkpoint(name, step))
+
+    def set_continuation(self, verdict: Continuation) -> None:
+        """Record the verdict on this session's resume in run.json."""
+        self._tolerantly(lambda: self.store.update_session(continuation=verdict))
+
+    def end(self, status: SessionStatus, reason: str | None, step: int) -> None:
+        """Write the last line and the last record, make both durable, and let go of the run."""
+        self.event("session_end", step=step, status=status, reason=reason)
+        self._tolerantly(lambda: self.store.end_session(status, reason, last_step=step))
+        self.close()
+
+    def discard(self) -> None:
+        """Let go before the session began: an existing run is as it was, one that this process made is gone."""
+        if self.begun:
+            return
+        if self.is_new:
+            for path in (self.dir.run_json, self.dir.lock):
+                path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self.dir.path.rmdir()
+        self.close()
+
+    def close(self) -> None:
+        """Close log and lock; a session that did not end counts as killed from now on."""
+        if self._log is not None:
+            self._log.close()
+        self.store.close()
+
+    def warn(self, message: str) -> None:
+        warn(message)
+
+    def _tolerantly(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except OSError as error:
+            if not self._told_run_json:
+                self._told_run_json = True
+                self.warn(f"{self.dir.run_json} cannot be written ({error.strerror or error}); training goes on")
+
+    def _not_begun(self, fields: Mapping[str, Any]) -> None:
+        raise RuntimeError(f"an event before the session began: {fields.get('kind')}")

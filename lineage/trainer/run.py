@@ -1,0 +1,619 @@
+"""What users hold in a training loop.
+
+The order of things at a restart is the point of this module: `lineage.init` takes the lock and looks at what is there,
+`restore` refuses or puts everything back, and only then does the new session exist, in `run.json` and in the log. A
+start that was refused leaves no trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from lineage.errors import LineageError, UsageError
+from lineage.trainer import endings
+from lineage.trainer.continuity import ContinuationDivergedError, Continuity, begin_comparison
+from lineage.trainer.machine import machine_figures
+from lineage.trainer.marks import OptimizerWatch, ScalerWatch
+from lineage.trainer.numbers import merged, plain_metrics
+from lineage.trainer.phases import TrainClock
+from lineage.trainer.signals import Preemption
+from lineage.trainer.witness import BatchDigest, rng_digest
+from lineage_schemas.base import nonfinite_name
+from lineage_schemas.checkpoint import Position
+from lineage_schemas.run import Start
+
+if TYPE_CHECKING:
+    from lineage.checkpoint.store import SavedGeneration
+    from lineage.trainer.keeper import Keeper, Restored
+    from lineage.trainer.recorder import Recorder
+    from lineage.trainer.start import ContinuationPolicy
+    from lineage_schemas.run import Continuation
+
+EndStatus = Literal["completed", "failed", "interrupted", "preempted"]
+
+_LOSS: Final = "loss"
+
+
+class Run:
+    """One process at work on a run: logging, marks, phases, checkpoints.
+
+    Made by `lineage.init`. Usable as a context manager: leaving it by an exception records `failed` (or `interrupted`
+    for Ctrl-C), leaving it otherwise calls `finish`.
+
+    Attributes:
+        step: steps complete.
+        num_updates, num_skipped: of those, the ones that changed the weights and the ones a scaler skipped.
+        num_tokens: tokens given to `log` so far.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        keeper: Keeper,
+        *,
+        continuation: ContinuationPolicy = "warn",
+        log_every: int = 1,
+        witness_steps: int = 64,
+        system_interval_s: float = 30.0,
+    ) -> None:
+        self.step = 0
+        self.num_updates = 0
+        self.num_skipped = 0
+        self.num_tokens = 0
+        self._recorder = recorder
+        self._keeper = keeper
+        self._policy = continuation
+        self._continuity: Continuity | None = None
+        self._log_every = max(1, log_every)
+        self._witness_steps = witness_steps
+        self._witness_left = witness_steps
+        self._system_interval_s = system_interval_s
+        self._system_due = time.monotonic() + min(5.0, system_interval_s)
+        self._clock = TrainClock()
+        self._preemption = Preemption()
+        self._optimizers = OptimizerWatch(self._note_update)
+        self._scalers = ScalerWatch()
+        self._batch = BatchDigest()
+        self._current: int | None = None  # the step whose body is running, inside `steps`
+        self._attempted = False  # an optimizer stepped since the body began
+        self._advanced = False  # the body's training is done: it updated, logged, or its scaler moved
+        self._observed = False
+        self._scales: Mapping[str, float] = {}
+        self._logged_steps = 0
+        self._data_checked = False
+        self._steps_known = False
+        self._steps_done = False
+        self._ended: EndStatus | None = None
+        self._alerted: set[str] = set()
+        self._base: dict[str, Any] = {}
+        if recorder.is_new:
+            endings.watch(self)
+
+    # -- identity --------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The run's id; the same across its sessions."""
+        return self._recorder.run_id
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self._recorder.dir.path
+
+    @property
+    def session(self) -> str | None:
+        """This process's session id; None until the session began (at `restore`, the first step or event)."""
+        return self._recorder.session_id
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the process was asked to leave (SIGTERM, SIGUSR1); `steps` stops at the next boundary."""
+        return self._preemption.asked
+
+    @property
+    def ended(self) -> EndStatus | None:
+        """How this session ended; None while it runs."""
+        return self._ended
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def track(self, **objects: Any) -> None:
+        """Register everything that could change the next step, by name: `model=`, `optimizer=`, `scheduler=`, ...
+
+        Names are the user's; what an object is, is told from the object. Lists and dicts of objects are registered
+        one by one (`schedulers=[a, b]`). Tracking alone already gives marks for learning rates, skipped steps and
+        restores; together with `checkpoint` and `restore` it is the whole training state.
+
+        Raises:
+            UsageError: a name is taken, or an object of a kind that needs an adapter (the message says which).
+        """
+        for name, obj, family in self._keeper.track(objects):
+            if family == "optimizer":
+                self._optimizers.add(name, obj)
+            elif family == "scaler":
+                self._scalers.add(name, obj)
+
+    def absent(self, family: str, reason: str) -> None:
+        """Declare that a family of state does not exist in this training, and why."""
+        self._keeper.absent(family, reason)
+
+    def restore(self) -> Restored | None:
+        """Put the whole training state back, or start fresh where there is nothing to put back.
+
+        Everything that can be refused is refused before the first change: a refused restore leaves model, optimizer,
+        loader and generators bit for bit as they were, and leaves no trace in the run. Random generators are restored
+        last, after the iterators of the tracked loaders were built.
+
+        Returns:
+            What was restored, or None for a fresh start.
+
+        Raises:
+            CheckpointError: refused, with every finding at once; or candidates exist and none is usable.
+        """
+        if self._recorder.begun:
+            raise UsageError(
+                "restore() came after the session had begun",
+                f"run {self.id}",
+                "call it once, after track() and before the first step, log or phase",
+            )
+        lr_before = self._optimizers.current()
+        started = time.monotonic()
+        try:
+            restored = self._keeper.restore()
+        except BaseException:
+            self._recorder.discard()
+            endings.forget(self)
+            raise
+        if restored is None:
+            self._begin()
+            return None
+        position = restored.position
+        self.step = position.step
+        self.num_updates = position.num_updates
+        self.num_skipped = position.num_skipped
+        self.num_tokens = position.num_tokens or 0
+        self._scalers.refresh()
+        self._begin(self._keeper.start_of(restored))
+        self._event("phase_start", phase="restore")
+        self._event(
+            "checkpoint_restored",
+            checkpoint=restored.name,
+            from_run=restored.run,
+            from_session=restored.session,
+            manifest_sha256=restored.manifest_sha256,
+            discovery_s=restored.discovery_s,
+            load_s=restored.load_s,
+        )
+        self._note_lr_restore(lr_before, restored.expected_lr)
+        self._event("phase_end", phase="restore", duration_s=time.monotonic() - started, ok=True)
+        self._clock.lap()
+        return restored
+
+    def checkpoint(self) -> SavedGeneration | None:
+        """Publish one generation of the whole training state after the last completed step.
+
+        Durable when it returns. A disk that fails is reported once, as an alert and on stderr, and training goes on;
+        the generation before stays whole.
+
+        Returns:
+            The generation, or None when the disk failed.
+
+        Raises:
+            UndeclaredState: something reachable from the tracked objects is stateful and was never declared.
+            CheckpointError: the state is not at a completed step.
+        """
+        self._begin()
+        step = self._completed_step()
+        from lineage.checkpoint.errors import DiskSpaceError
+
+        with self.phase("checkpoint"):
+            started = time.monotonic()
+            try:
+                saved = self._keeper.save(self._position(step))
+            except (OSError, DiskSpaceError) as error:
+                self._alert(
+                    "checkpoint_failed",
+                    f"the checkpoint after step {step} failed: {error}; training goes on",
+                    severity="error",
+                    details={"step": step, "error": str(error)},
+                )
+                return None
+            self._event(
+                "checkpoint_saved",
+                checkpoint=saved.name,
+                manifest_sha256=saved.manifest_sha256,
+                size_bytes=saved.size_bytes,
+                duration_s=time.monotonic() - started,
+            )
+            self._recorder.add_checkpoint(saved.name, step)
+        self._witness_left = self._witness_steps
+        self._optimizers.wanted = True
+        return saved
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def steps(self, total: int, *, start: int | None = None) -> Iterator[int]:
+        """Step numbers from the one after the last completed to `total`.
+
+        SIGTERM and SIGUSR1 are heard while the loop runs: at the next boundary the state is checkpointed (when
+        anything is tracked), the session ends as `preempted`, and the loop stops.
+
+        Args:
+            total: steps of the whole run, not of this session.
+            start: steps already complete, for training code that restores by its own means. The session then claims no
+                checkpoint as its start, and the audit of the run compares what it trained with what was trained before.
+
+        Raises:
+            UsageError: `start` together with a restore by Lineage.
+        """
+        if start is not None:
+            if self._keeper.restored is not None:
+                raise UsageError(
+                    f"steps(start={start}) after a restore to step {self.step}",
+                    f"run {self.id}",
+                    "leave `start` away: the loop goes on from the restored step",
+                )
+            self.step = start
+        self._begin()
+        self._steps_known = True
+        self._preemption.install()
+        self._clock.lap()
+        try:
+            while self.step < total and self._ended is None:
+                self._current = self.step + 1
+                self._attempted = self._advanced = self._observed = False
+                yield self._current
+                if not self._data_checked:
+                    self._keeper.check_loaders()
+                    self._data_checked = True
+                if not self._observed:
+                    self._observe(self._current)
+                self.step = self._current
+                self._current = None
+                if self._preemption.asked and self.step < total:
+                    self._leave()
+                    return
+            self._steps_done = True
+        finally:
+            self._current = None
+            self._preemption.restore()
+
+    def batches(self, loader: Any, *, epochs: int | None = None) -> Iterator[Any]:
+        """Batches of a tracked loader, epoch after epoch, from where the restored state left off.
+
+        What the loop has taken is what counts as consumed, however much a loader's workers have prefetched. With
+        `epochs`, stops after that many; without, never.
+
+        Raises:
+            UsageError: the loader is not tracked.
+        """
+        for batch in self._keeper.iterate(loader, epochs):
+            if self._witness_left > 0:
+                self._batch.add(batch)
+            yield batch
+
+    def log(
+        self,
+        metrics: Mapping[str, Any] | None = None,
+        /,
+        *,
+        step: int | None = None,
+        tokens: int | None = None,
+        samples: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Record one completed step; when this returns, the line survives a SIGKILL of the process.
+
+        Never raises for the disk. A value that is no number is left out, with one alert. Reading a tensor on a device
+        waits for the device; `lineage.init(log_every=N)` pays that on every Nth step only.
+
+        Args:
+            metrics: name to number, for names that are no Python identifiers; `more` is the short form.
+            step: the step's number, outside of `steps`; by default one more than the last.
+            tokens: tokens this step consumed; throughput is drawn from them.
+            samples: samples this step consumed, likewise.
+            more: name to number.
+        """
+        ts = time.time()
+        if not self._recorder.begun:
+            self._begin()
+        number = self._current
+        if number is None:
+            number = self.step + 1 if step is None else step
+            self._observed = False
+            self.step = number
+        self._advanced = True
+        if not self._observed:
+            self._observe(number)
+        if tokens is not None:
+            self.num_tokens += tokens
+        self._logged_steps += 1
+        if self._log_every > 1 and number % self._log_every:
+            self._batch.take()
+            return
+        values = merged(metrics, more) if metrics else more
+        if "lr" not in values and (lr := self._optimizers.first_lr) is not None:
+            values["lr"] = lr
+        for value in values.values():
+            if type(value) is not float:
+                self._make_plain(values)
+                break
+        event = {
+            **self._base,
+            "ts": ts,
+            "step": number,
+            "metrics": values,
+            "duration_s": self._clock.lap() / self._logged_steps,
+        }
+        self._logged_steps = 0
+        if tokens is not None:
+            event["tokens"] = tokens
+        if samples is not None:
+            event["samples"] = samples
+        if self._witness_left > 0:
+            event["witness"] = self._take_witness()
+        self._recorder.append(event)
+        loss = values.get(_LOSS)
+        if loss is not None and loss - loss != 0.0:
+            self._note_nonfinite(number, loss)
+        if self._continuity is not None:
+            self._compare(number, event)
+        if time.monotonic() >= self._system_due:
+            self._log_system()
+
+    def log_eval(self, metrics: Mapping[str, Any] | None = None, /, *, name: str = "eval", **more: Any) -> None:
+        """Record the result of an evaluation after the current step; `name` is the split or suite."""
+        self._begin()
+        values = merged(metrics, more)
+        self._make_plain(values)
+        self._event("eval", name=name, metrics=values)
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time that is no training: `eval`, `checkpoint`, `restore`, or a word of the user's.
+
+        The clock of training stands still inside; an exception passes through and the phase is marked as not ok.
+        """
+        self._begin()
+        self._event("phase_start", phase=name)
+        entered = self._clock.pause()
+        ok = False
+        try:
+            yield
+            ok = True
+        finally:
+            duration = self._clock.resume(entered)
+            self._event("phase_end", phase=name, duration_s=duration, ok=ok)
+            self._recorder.request_sync()
+
+    def note(self, text: str) -> None:
+        """Write a remark into the log, at the current step."""
+        self._begin()
+        self._event("note", text=text)
+
+    def alert(
+        self, message: str, *, code: str = "user", severity: Literal["info", "warning", "error"] = "warning"
+    ) -> None:
+        """Record something a person should know; also one line on stderr."""
+        self._begin()
+        self._alert(code, message, severity=severity)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """End the session as `completed` (or leave it as it already ended) and let go of the run."""
+        self._end("completed", None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish()
+        else:
+            self.end_on_exception(error)
+
+    def end_on_exception(self, error: BaseException) -> None:
+        """End the session as the exception says: Ctrl-C is `interrupted`, `sys.exit(0)` as usual, others `failed`."""
+        if isinstance(error, KeyboardInterrupt):
+            self._end("interrupted", "KeyboardInterrupt")
+        elif isinstance(error, SystemExit) and error.code in (None, 0):
+            self.end_at_exit()
+        else:
+            self._end("failed", endings.describe(error))
+
+    def end_at_exit(self) -> None:
+        """End the session when the interpreter leaves without `finish`."""
+        if self._steps_known and not self._steps_done:
+            self._end("failed", f"the process left at step {self.step} without finish()")
+        else:
+            self._end("completed", "the process left without finish()")
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, start: Start | None = None) -> None:
+        if self._recorder.begun:
+            return
+        if start is None:
+            start = Start(kind="fresh", step=self.step)
+        self._recorder.begin(start, self._keeper.runtime(), parent=self._keeper.parent)
+        self._base = self._recorder.step_base()
+        self._begin_comparison()
+        self._witness_left = self._witness_steps
+        self._optimizers.wanted = self._witness_steps > 0
+        endings.watch(self)
+
+    def _begin_comparison(self) -> None:
+        session = self._recorder.store.session
+        if self._policy == "off" or session is None:
+            return
+        proven = list(self._keeper.restored.proven) if self._keeper.restored else []
+        try:
+            comparer = begin_comparison(self._recorder.dir.log, self._recorder.store.record, session, proven)
+        except (LineageError, OSError) as error:
+            self._recorder.warn(f"the continuation is not compared while training: {error}")
+            return
+        if comparer is not None:
+            continuity = Continuity(comparer)
+            if continuity.is_hopeless:
+                self._conclude(continuity)
+            else:
+                self._continuity = continuity
+
+    def _compare(self, number: int, event: Mapping[str, Any]) -> None:
+        """Compare the step just logged with the earlier attempt at it."""
+        continuity = self._continuity
+        if continuity is None:
+            return
+        difference = continuity.feed(event)
+        if difference is None and not continuity.is_over(number):
+            return
+        verdict = self._conclude(continuity)
+        if difference is None:
+            return
+        self._alert("diverged", f"the continuation diverged: {verdict.reason}", severity="error")
+        if self._policy == "stop":
+            raise ContinuationDivergedError(
+                f"the continuation diverged: {verdict.reason}",
+                f"run {self.id}, session {self.session}",
+                'lineage audit shows both attempts; continuation="warn" goes on all the same',
+                verdict,
+            )
+
+    def _conclude(self, continuity: Continuity) -> Continuation:
+        """Write the verdict, to the log and to run.json; nothing is compared after it."""
+        verdict = continuity.conclude()
+        self._continuity = None
+        self._event("continuation", **verdict.to_wire(), final=True)
+        self._recorder.set_continuation(verdict)
+        return verdict
+
+    def _completed_step(self) -> int:
+        if self._current is None:
+            return self.step
+        if not self._observed:
+            self._observe(self._current)
+        return self._current if self._advanced else self._current - 1
+
+    def _position(self, step: int) -> Position:
+        return Position(
+            step=step, num_updates=self.num_updates, num_skipped=self.num_skipped, num_tokens=self.num_tokens
+        )
+
+    def _note_update(self) -> None:
+        self._attempted = self._advanced = True
+
+    def _observe(self, number: int) -> None:
+        """Count the step as an update or a skip, once, after its training is done."""
+        skips, self._scales = self._scalers.observe() if self._scalers.scalers else ((), {})
+        if not skips:
+            if self._attempted or not self._optimizers.optimizers:
+                self.num_updates += 1
+                self._observed = True
+            elif self._advanced:
+                self._observed = True
+            return
+        self._advanced = self._observed = True
+        self.num_skipped += 1
+        for skip in skips:
+            self._recorder.event(
+                "fp16_skip",
+                step=number,
+                scaler=skip.scaler,
+                scale_before=skip.before,
+                scale_after=skip.after,
+                num_updates=self.num_updates,
+                num_skipped=self.num_skipped,
+            )
+
+    def _take_witness(self) -> dict[str, Any]:
+        witness: dict[str, Any] = {}
+        batch = self._batch.take()
+        if batch is not None:
+            witness["batch"] = batch
+        witness["rng"] = rng_digest(self._keeper.generators())
+        if self._optimizers.optimizers:
+            witness["lr"] = self._optimizers.taken_with()
+        if self._scales:
+            witness["scale"] = dict(self._scales)
+        self._witness_left -= 1
+        self._optimizers.wanted = self._witness_left > 0
+        return witness
+
+    def _note_lr_restore(self, before: Mapping[str, list[float]], expected: Mapping[str, list[float]]) -> None:
+        groups = []
+        ok = True
+        for name, after in self._optimizers.current().items():
+            olds = before.get(name, [])
+            wanted = expected.get(name, [])
+            for i, (new, old, want) in enumerate(itertools.zip_longest(after, olds, wanted)):
+                groups.append({"optimizer": name, "group": i, "before": old, "after": new, "expected": want})
+                ok = ok and (want is None or want == new)
+        if groups:
+            self._event("lr_restore", groups=groups, ok=ok)
+
+    def _note_nonfinite(self, number: int, loss: float) -> None:
+        if "non_finite" not in self._alerted:
+            self._alert(
+                "non_finite",
+                f"the loss is {nonfinite_name(loss)} since step {number}",
+                severity="error",
+                details={"metric": _LOSS, "step": number, "value": nonfinite_name(loss)},
+            )
+
+    def _make_plain(self, values: dict[str, Any]) -> None:
+        for name in plain_metrics(values):
+            self._alert(f"bad_metric.{name}", f"metric {name!r} is no number and was left out")
+
+    def _alert(
+        self, code: str, message: str, *, severity: str = "warning", details: dict[str, Any] | None = None
+    ) -> None:
+        """One alert per code and session; codes with a dot are reported by their first part."""
+        if code in self._alerted and code != "user":
+            return
+        self._alerted.add(code)
+        self._event("alert", code=code.partition(".")[0], message=message, severity=severity, details=details or {})
+        self._recorder.warn(message)
+
+    def _log_system(self) -> None:
+        self._system_due = time.monotonic() + self._system_interval_s
+        self._event("system", metrics=machine_figures())
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        step = self.step if self._current is None or not self._advanced else self._current
+        self._recorder.event(kind, step=step, **fields)
+
+    def _leave(self) -> None:
+        name = self._preemption.signal_name or "a signal"
+        saved = None
+        if self._keeper.can_save():
+            saved = self._keeper.last_saved_at(self.step) or self.checkpoint()
+        reason = f"{name}; checkpointed after step {self.step}" if saved else f"{name}; no checkpoint was made"
+        self._end("preempted", reason)
+
+    def _end(self, status: EndStatus, reason: str | None) -> None:
+        if self._ended is not None:
+            return
+        if not self._recorder.begun:
+            if not self._recorder.is_new or status == "completed":
+                self._ended = status
+                self._recorder.discard()
+                endings.forget(self)
+                return
+            self._begin()
+        self._ended = status
+        if self._continuity is not None:
+            self._conclude(self._continuity)
+        step = self.step if self._current is None or not self._advanced else self._current
+        self._recorder.end(status, reason, step)
+        self._optimizers.remove()
+        endings.forget(self)
