@@ -1,0 +1,250 @@
+"""The only threads that read: one per run, one for the folder of runs.
+
+A follower owns its `RunView`; nobody else touches it. It reads what was appended, makes a whole picture, posts it, and
+waits. Other work that needs the view (explain, diff) comes as a job into the same thread. Polling, not inotify: runs
+live on network file systems.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lineage_tui.messages import (
+    Answer,
+    FolderFailed,
+    FolderRead,
+    Problem,
+    ReadFailed,
+    Snapshot,
+    SnapshotReady,
+    Wanted,
+)
+
+if TYPE_CHECKING:
+    from textual.message import Message
+
+    from lineage.view import RunView
+    from lineage_tui.plot.model import ChartModel
+
+RETRY_S: Final = 1.0
+IDLE_S: Final = 1.0
+"""A run that nobody writes may be resumed: look once a second."""
+FOLDER_S: Final = 2.0
+FIRST_BYTES: Final = 16 * 1024 * 1024
+"""So much of a log is read before the first picture: well under a second."""
+
+
+class RunFollower:
+    """Reads one run until told to stop.
+
+    Args:
+        path: the run's folder.
+        post: takes messages; called from the reading thread, so it must be thread-safe.
+        interval_s: least time between two pictures of a run that grows.
+        wanted: what the curves need from the first picture on; no names mean the default ones.
+    """
+
+    def __init__(
+        self, path: Path, post: Callable[[Message], object], *, interval_s: float = 0.1, wanted: Wanted | None = None
+    ) -> None:
+        self.path = path
+        self.key = str(path)
+        self._post = post
+        self._interval_s = interval_s
+        self._wanted = wanted or Wanted()
+        self._jobs: deque[tuple[str, Callable[[RunView], Any]]] = deque()
+        self._wake = threading.Condition()
+        self._stopped = False
+        self._version = 0
+        self._told: Problem | None = None
+
+    # -- from the app's thread -------------------------------------------------------------------------------------
+    def want(self, wanted: Wanted) -> None:
+        """Draw other metrics, or another x axis, from the next picture on."""
+        with self._wake:
+            self._wanted = wanted
+            self._wake.notify_all()
+
+    def ask(self, topic: str, job: Callable[[RunView], Any]) -> None:
+        """Run `job` on the view in the reading thread; an `Answer` with this topic follows.
+
+        A newer question under the same topic takes the place of one that was not begun.
+        """
+        with self._wake:
+            kept = [item for item in self._jobs if item[0] != topic]
+            self._jobs = deque([*kept, (topic, job)])
+            self._wake.notify_all()
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify_all()
+
+    def is_stopped(self) -> bool:
+        """Whether another thread asked for the end."""
+        return self._stopped
+
+    # -- the reading thread ----------------------------------------------------------------------------------------
+    def run(self) -> None:
+        """Read until stopped. Never raises: what goes wrong is posted."""
+        view: RunView | None = None
+        while not self.is_stopped():
+            try:
+                if view is None:
+                    view = self._open()
+                    if view is None:
+                        self._pause(RETRY_S)
+                        continue
+                    self._follow(view)
+            except Exception as error:  # noqa: BLE001  # the thread must live on; the person sees what it was
+                self._fail(error)
+                view = None
+                self._pause(RETRY_S)
+
+    def _open(self) -> RunView | None:
+        """The view, read to its end; a long log is shown while it is read."""
+        import lineage
+
+        try:
+            view = lineage.read(self.path, max_bytes=FIRST_BYTES)
+            while view.num_unread_bytes > 0 and not self.is_stopped():
+                # Each picture costs what the whole log so far costs, so every piece is larger than all before it.
+                with self._wake:
+                    wanted = self._wanted
+                self._post(SnapshotReady(self._snapshot(view, wanted)))
+                before = view.num_unread_bytes
+                view.refresh(max_bytes=max(FIRST_BYTES, view.size_bytes - before))
+                if view.num_unread_bytes >= before:
+                    break
+        except Exception as error:  # noqa: BLE001  # shown in a panel, and tried again
+            self._fail(error)
+            return None
+        return view
+
+    def _fail(self, error: BaseException) -> None:
+        problem = Problem.of(error, str(self.path))
+        if problem != self._told and not self.is_stopped():
+            self._told = problem
+            self._post(ReadFailed(self.key, problem, gone=not self.path.exists()))
+
+    def _follow(self, view: RunView) -> None:
+        """Post a picture whenever the run or what is wanted of it changed."""
+        shown: tuple[Wanted, str] | None = None
+        changed = True
+        while not self.is_stopped():
+            with self._wake:
+                wanted = self._wanted
+            began = time.monotonic()
+            if changed or shown != (wanted, view.state):
+                shown = (wanted, view.state)
+                self._told = None
+                self._post(SnapshotReady(self._snapshot(view, wanted)))
+            self._answer(view)
+            # Building may take longer than the interval on a very long run: never use more than half of a core.
+            took = time.monotonic() - began
+            self._pause(max(self._interval_s if view.state in {"running", "stalled"} else IDLE_S, took), wanted)
+            if self.is_stopped():
+                return
+            if not self.path.exists():
+                self._post(ReadFailed(self.key, Problem("the run's folder is gone", str(self.path)), gone=True))
+                while not self.is_stopped() and not self.path.exists():
+                    self._pause(RETRY_S)
+                raise FileNotFoundError(2, "the run's folder was put back", str(self.path))
+            changed = view.refresh()
+
+    def _pause(self, seconds: float, wanted: Wanted | None = None) -> None:
+        """Wait, but not when there is a job, another wish, or an end."""
+        with self._wake:
+            if self.is_stopped() or self._jobs or (wanted is not None and wanted != self._wanted):
+                return
+            self._wake.wait(seconds)
+
+    def _answer(self, view: RunView) -> None:
+        while True:
+            with self._wake:
+                if self.is_stopped() or not self._jobs:
+                    return
+                topic, job = self._jobs.popleft()
+            try:
+                self._post(Answer(self.key, topic, job(view)))
+            except Exception as error:  # noqa: BLE001  # a job's failure is its answer
+                self._post(Answer(self.key, topic, None, Problem.of(error, str(self.path))))
+
+    def _snapshot(self, view: RunView, wanted: Wanted) -> Snapshot:
+        from lineage_tui.build import default_names
+
+        metrics = tuple(view.metrics)
+        names = tuple(name for name in wanted.names if name in metrics) or tuple(default_names(metrics))
+        self._version += 1
+        return Snapshot(
+            key=self.key,
+            record=view.record,
+            state=str(view.state),
+            session_states={str(session): str(state) for session, state in view.session_states.items()},
+            segments=tuple(view.segments),
+            damage=tuple(_damage(item, view) for item in view.damage),
+            metrics=metrics,
+            events=tuple(view.events()),
+            wanted=Wanted(names, wanted.x),
+            models=build_models(view, names, wanted.x),
+            last_step=view.last_step,
+            num_bytes=view.size_bytes,
+            num_unread=view.num_unread_bytes,
+            version=self._version,
+            read_at=time.time(),
+        )
+
+
+def build_models(view: RunView, names: tuple[str, ...], x: str) -> Mapping[str, ChartModel]:
+    """A chart for each name, in this order."""
+    from lineage_tui.build import chart_models
+
+    return dict(zip(names, chart_models(view, names, x), strict=True)) if names else {}
+
+
+def _damage(item: Any, view: RunView) -> Problem:
+    """What is wrong with a line of the log, and where."""
+    where = f"{view.dir.log}, byte {item.offset:,}"
+    return Problem(str(item.reason), where, "lineage repair keeps the file aside and takes the bad lines out")
+
+
+class FolderFollower:
+    """Reads a folder of runs again and again until told to stop."""
+
+    def __init__(self, path: Path, post: Callable[[Message], object], *, interval_s: float = FOLDER_S) -> None:
+        self.path = path
+        self._post = post
+        self._interval_s = interval_s
+        self._wake = threading.Condition()
+        self._stopped = False
+
+    def stop(self) -> None:
+        with self._wake:
+            self._stopped = True
+            self._wake.notify_all()
+
+    def run(self) -> None:
+        """Post a picture whenever it differs from the last; never raises."""
+        from lineage_tui.folder import FolderReader
+
+        reader = FolderReader(self.path)
+        last: object = None
+        while not self._stopped:
+            try:
+                folder = reader.read()
+                if folder != last:
+                    last = folder
+                    self._post(FolderRead(folder))
+            except Exception as error:  # noqa: BLE001  # shown in a panel, and tried again
+                problem = Problem.of(error, str(self.path))
+                if problem != last:
+                    last = problem
+                    self._post(FolderFailed(problem))
+            with self._wake:
+                if not self._stopped:
+                    self._wake.wait(self._interval_s)

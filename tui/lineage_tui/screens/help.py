@@ -1,0 +1,53 @@
+"""The help: the key table of this screen, and what the marks on the curves mean."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from textual.content import Content
+
+from lineage_tui import keys
+from lineage_tui.screens.pages import Page
+from lineage_tui.widgets.bars import joined, toned
+from lineage_tui.widgets.words import to_ascii
+
+MARKS: Final = (
+    ("│ s2", "strong", "a session began here; beside it how it continued: exact, diverged, unproven"),
+    ("┆", "bad", "a session died or was stopped here"),
+    ("▼", "warn", "a restore put the learning rate back"),
+    ("╵", "bad", "a skipped FP16 step: complete, but no update"),
+    ("✕", "bad", "a value that is no number (NaN, infinity)"),
+    ("!", "bad", "an alert"),
+    ("◆", "info", "a checkpoint was committed"),
+    ("•", "info", "a note"),
+    ("▲▼", "dim", "at the rim of a chart: a value beyond the clipped range (c shows all)"),
+    ("shade", "dim", "phases: eval, checkpoint, restore; they are not training time"),
+    ("dim", "dim", "superseded steps: trained again by a later session (u hides them)"),
+)
+
+
+class HelpPage(Page):
+    """The keys that hold on the screen below."""
+
+    def __init__(self, place: str, *, ascii_only: bool = False) -> None:
+        super().__init__("keys", help_content(place, ascii_only=ascii_only), ascii_only=ascii_only)
+
+
+def help_content(place: str, *, ascii_only: bool = False) -> Content:
+    """Every entry of the table that holds here, under its title."""
+
+    def text(raw: str) -> str:
+        return to_ascii(raw) if ascii_only else raw
+
+    lines: list[Content] = []
+    for title, found in keys.scoped(place):
+        lines.append(toned(title, "strong"))
+        lines += [
+            joined([toned(f"  {text(entry.shown):<7}", "accent", "bold"), Content(f" {text(entry.help)}")])
+            for entry in found
+        ]
+        lines.append(Content(""))
+    if place == "run":
+        lines.append(toned("Marks", "strong"))
+        lines += [joined([toned(f"  {text(mark):<7}", tone), Content(f" {what}")]) for mark, tone, what in MARKS]
+    return Content("\n").join(lines)

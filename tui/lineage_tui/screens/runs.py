@@ -1,0 +1,200 @@
+"""The runs of a folder: state, sessions, steps, last loss, its shape, age, tags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import ClassVar, Final
+
+from textual.widget import Widget
+
+from lineage_tui.folder import RunSummary
+from lineage_tui.screens.base import ListScreen, matches
+from lineage_tui.terminal import Glyphs
+from lineage_tui.widgets.bars import Fact
+from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
+from lineage_tui.widgets.words import DASH, STATE_TONES, age, count, number, plain, plural, state_glyph
+
+COLUMNS: Final = (
+    Column("state", 13),
+    Column("name", 14, grow=3),
+    Column("ses", 3, align="right", drop=3),
+    Column("step", 9, align="right"),
+    Column("loss", 8, align="right"),
+    Column("curve", 24, drop=2),
+    Column("last event", 11, align="right", drop=4),
+    Column("tags", 10, grow=2, drop=5),
+    Column("id", 26, grow=1, drop=6),
+)
+
+_SORTS: Final = (6, 1, 0, 3, 4, 2)
+"""Columns that `s` walks through, by their place in COLUMNS; the first is the order at the start."""
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_FLAT: Final = "_.-=+*%#"
+
+
+def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """The values as `width` blocks at most; a value that is no number is `✕`."""
+    if not values:
+        return ""
+    marks = _FLAT if ascii_only else _BLOCKS
+    finite = [value for value in values if math.isfinite(value)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    span = high - low
+    shown = values[-width:]
+    return "".join(
+        ("x" if ascii_only else "✕")
+        if not math.isfinite(value)
+        else marks[round((value - low) / span * (len(marks) - 1)) if span > 0 else 0]
+        for value in shown
+    )
+
+
+class RunsScreen(ListScreen):
+    """The folder as a table; several runs can be selected and laid over each other."""
+
+    place: ClassVar[str] = "runs"
+
+    def __init__(self, glyphs: Glyphs) -> None:
+        super().__init__(glyphs)
+        self._sort = 0
+        self._turned = False
+        self._selected: list[str] = []
+        self._shown: list[RunSummary] = []
+
+    def compose_body(self) -> Iterable[Widget]:
+        yield Table(COLUMNS, id="list", ascii_only=self.ascii_only, empty="no runs here")
+        yield self.filter
+
+    def draw_all(self) -> None:
+        self.folder_changed()
+
+    def folder_changed(self) -> None:
+        app = self.lineage
+        folder = app.folder
+        self.show_header()
+        self.panel.show_problem(app.folder_problem if folder is None else None)
+        if folder is None:
+            self.table.empty = "reading the folder" if app.folder_problem is None else ""
+            self.table.refresh()
+            return
+        self.table.empty = "no run fits the filter" if self.filter.value else "no runs in this folder"
+        now = app.options.clock()
+        runs = [run for run in folder.runs if self._fits(run)]
+        column = _SORTS[self._sort]
+        runs.sort(key=lambda run: _sort_key(run, column), reverse=(column in {6, 3, 2}) != self._turned)
+        first = not self._shown
+        keep = app.main_key if first else (self.table.row.key if self.table.row else None)
+        self._shown = runs
+        self.table.set_sorted(column, descending=(column in {6, 3, 2}) != self._turned)
+        self.table.set_rows(LazyRows(runs, lambda run: self._row(run, now)), keep=keep)
+
+    def filter_changed(self) -> None:
+        self.folder_changed()
+
+    def header_facts(self) -> tuple[list[Fact], list[Fact]]:
+        app = self.lineage
+        runs = app.folder.runs if app.folder else ()
+        live = sum(run.state in {"running", "stalled"} for run in runs)
+        left = [
+            Fact("lineage", "dim", 9),
+            Fact(plain(_short(app.folder_path), 60), "strong", 1),
+            Fact(plural(len(runs), "run"), ""),
+            Fact(f"{live} running" if live else "", "good", 2),
+            Fact(f"{len(self._selected)} selected" if self._selected else "", "info", 2),
+        ]
+        problems = app.all_problems()
+        return left, [Fact(f"! {plural(len(problems), 'problem')}" if problems else "", "bad", 3)]
+
+    # -- actions ---------------------------------------------------------------------------------------------------
+    def action_open(self) -> None:
+        paths = [Path(key) for key in self._selected] or ([Path(self.table.row.key)] if self.table.row else [])
+        broken = [run for run in self._shown if run.problem is not None and Path(run.key) in paths]
+        if broken:
+            self.lineage.action_problems()
+            return
+        if paths:
+            self.lineage.open_runs(paths)
+
+    def on_table_chosen(self) -> None:
+        self.action_open()
+
+    def action_select(self) -> None:
+        row = self.table.row
+        if row is None:
+            return
+        if row.key in self._selected:
+            self._selected.remove(row.key)
+        else:
+            self._selected.append(row.key)
+        self.folder_changed()
+        self.table.move(1)
+
+    def action_sort(self) -> None:
+        self._sort = (self._sort + 1) % len(_SORTS)
+        self._turned = False
+        self.folder_changed()
+
+    def action_turn(self) -> None:
+        self._turned = not self._turned
+        self.folder_changed()
+
+    def step_back(self) -> bool:
+        if super().step_back():
+            return True
+        if self._selected:
+            self._selected.clear()
+            self.folder_changed()
+            return True
+        return False
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+    def _fits(self, run: RunSummary) -> bool:
+        return matches(self.filter.value, run.name, run.id, run.state, *run.tags)
+
+    def _row(self, run: RunSummary, now: float) -> Row:
+        state = f"{state_glyph(run.state, self.glyphs)} {run.state}"
+        name = plain(run.name, 80) + (f"  ⑂ {plain(run.parent, 60)}" if run.parent else "")
+        return Row(
+            run.key,
+            (
+                Cell(state, STATE_TONES.get(run.state, "bad")),
+                Cell(name, "strong"),
+                Cell(count(run.num_sessions or None)),
+                Cell(count(run.last_step)),
+                Cell(
+                    number(run.last_loss),
+                    "bad" if run.last_loss is not None and not math.isfinite(run.last_loss) else "",
+                ),
+                Cell(sparkline(run.spark, 24, ascii_only=self.ascii_only), "info"),
+                Cell(age(now - run.last_event_at) if run.last_event_at else DASH, "dim"),
+                Cell(plain(" ".join(run.tags), 60), "dim"),
+                Cell(plain(run.id, 80), "dim"),
+            ),
+            marked=run.key in self._selected,
+        )
+
+
+def _sort_key(run: RunSummary, column: int) -> tuple[float, str]:
+    if column == 1:
+        return (0.0, run.name.casefold())
+    if column == 0:
+        return (0.0, run.state)
+    value: float | None
+    if column == 3:
+        value = run.last_step
+    elif column == 4:
+        value = run.last_loss
+        return (math.inf if value is None or math.isnan(value) else value, run.id)
+    elif column == 2:
+        value = run.num_sessions
+    else:
+        value = run.last_event_at
+    return (-1.0 if value is None else float(value), run.id)
+
+
+def _short(path: Path) -> str:
+    """The last two parts of a path."""
+    return "/".join(path.parts[-2:]) if len(path.parts) > 2 else str(path)

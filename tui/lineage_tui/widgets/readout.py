@@ -1,0 +1,276 @@
+"""What the cursor stands on: a value for each chart, what happened there, or what a marked range holds.
+
+A widget of its own, so that moving the cursor does not send whole rows of the charts again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from textual.content import Content
+from textual.widgets import Static
+
+from lineage_schemas.events import Event, PhaseEndEvent
+from lineage_tui.messages import Snapshot
+from lineage_tui.plot.frame import Reading
+from lineage_tui.plot.model import ChartModel, SeriesData
+from lineage_tui.widgets.bars import joined, toned
+from lineage_tui.widgets.event_words import event_text, kind_words
+from lineage_tui.widgets.words import count, kind_glyph, number, plain, to_ascii
+
+MAX_EVENTS = 40
+QUIET = frozenset({"phase_start", "system", "step"})
+"""Kinds that say nothing of their own beside what is shown anyway."""
+
+
+def is_told(event: Event) -> bool:
+    """Whether an event is worth a line beside the curves: what a phase did has a line of its own."""
+    return event.kind not in QUIET and not (
+        isinstance(event, PhaseEndEvent) and event.ok and event.phase in SHOWN_PHASES
+    )
+
+
+SHOWN_PHASES = frozenset({"eval", "checkpoint", "restore"})
+
+
+@dataclass(frozen=True)
+class ReadoutLine:
+    """The readings of one chart at the cursor."""
+
+    name: str
+    x: tuple[str, str]
+    step: str
+    values: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, name: str, readings: Sequence[Reading]) -> ReadoutLine:
+        """From what the plot read: x first, the step where x is something else, then a value per series."""
+        if not readings:
+            return cls(name, ("", ""), "", ())
+        rest = list(readings[1:])
+        step = readings[0].value
+        if rest and rest[0].label == "step":
+            step = rest.pop(0).value
+        values = tuple((one.label, one.value + ("" if one.raw is None else f" ({number(one.raw)})")) for one in rest)
+        return cls(name, (readings[0].label, readings[0].value), step, values)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a marked range of the series on top holds."""
+
+    label: str
+    first: int | None
+    last: int | None
+    num: int
+    num_bad: int
+    mean: float
+    least: float
+    most: float
+    slope: float
+    marking: bool
+
+
+def statistics(series: SeriesData, span: tuple[float, float], *, marking: bool) -> Statistics:
+    """Mean, extremes and least-squares slope (per step) of the samples inside a range; NaN without a sample."""
+    low, high = min(span), max(span)
+    first, last = (int(at) for at in np.searchsorted(series.x, (low, np.nextafter(high, math.inf))))
+    y = series.y[first:last]
+    steps = (series.step if series.step is not None else series.x)[first:last].astype(np.float64)
+    good = np.isfinite(y)
+    values, at = y[good], steps[good]
+    slope = math.nan
+    if values.size > 1 and at[-1] > at[0]:
+        centred = at - at.mean()
+        slope = float((centred * (values - values.mean())).sum() / (centred**2).sum())
+    return Statistics(
+        label=series.label,
+        first=int(steps[0]) if steps.size else None,
+        last=int(steps[-1]) if steps.size else None,
+        num=int(values.size),
+        num_bad=int(y.size - values.size),
+        mean=float(values.mean()) if values.size else math.nan,
+        least=float(values.min()) if values.size else math.nan,
+        most=float(values.max()) if values.size else math.nan,
+        slope=slope,
+        marking=marking,
+    )
+
+
+def happened(snapshot: Snapshot, model: ChartModel, cursor: float | None, reach: float, axis: str) -> list[Event]:
+    """The events within `reach` of the cursor, nearest first; without a cursor the newest ones, newest first."""
+    told = [event for event in snapshot.events if is_told(event)]
+    if cursor is None:
+        return told[::-1][:MAX_EVENTS]
+    starts = {str(segment.session): segment.start_step for segment in snapshot.segments}
+    found: list[tuple[float, int, Event]] = []
+    for index, event in enumerate(told):
+        x = event_x(event, model, axis, starts)
+        if x is not None and abs(x - cursor) <= reach:
+            found.append((abs(x - cursor), index, event))
+    return [event for _, _, event in sorted(found, key=lambda item: item[:2])][:MAX_EVENTS]
+
+
+def event_x(event: Event, model: ChartModel, axis: str, starts: Mapping[str, int]) -> float | None:
+    """Where an event is on the x axis of a chart; None when it has no place there."""
+    if axis == "wall":
+        return event.ts
+    if event.step is None:
+        return float(starts[event.session]) if axis == "step" and event.session in starts else None
+    if axis == "step":
+        return float(event.step)
+    if axis == "session":
+        return float(event.step - starts[event.session]) if event.session in starts else None
+    for series in model.series:
+        if series.step is not None and series.x.size and not series.dimmed:
+            return float(series.x[min(int(series.step.searchsorted(event.step)), series.x.size - 1)])
+    return None
+
+
+class Readout(Static):
+    """Under the charts: three lines at most, each cut to the width."""
+
+    def __init__(self, *, ascii_only: bool = False) -> None:
+        super().__init__(id="readout")
+        self._ascii = ascii_only
+
+    def show(
+        self,
+        *,
+        lines: Sequence[ReadoutLine],
+        events: Sequence[Event],
+        stats: Statistics | None,
+        session: int | None,
+        names: Sequence[str],
+        focused: str | None,
+        page: Sequence[str],
+    ) -> None:
+        """Say it; what does not fit the lines there are is left out from the end."""
+        width = max(self.size.width - 2, 1)
+        rows = [self._values(lines, session, names, focused, page, width)]
+        if stats is not None:
+            rows.append(_cut(self._statistics(stats), width))
+        rows += self._events(events, width, at_cursor=bool(lines))
+        height = max(self.size.height, 1)
+        self.update(Content("\n").join([joined([Content(" "), row]) for row in rows[:height]]))
+
+    def _values(  # noqa: PLR0917  # one caller, right above
+        self,
+        lines: Sequence[ReadoutLine],
+        session: int | None,
+        names: Sequence[str],
+        focused: str | None,
+        page: Sequence[str],
+        width: int,
+    ) -> Content:
+        strip = self._strip(names, focused) if len(page) < len(names) else Content("")
+        if not lines:
+            return _cut(strip, width)
+        first = lines[0]
+        label, value = first.x
+        parts = [toned(f"{label} ", "dim"), toned(value, "strong")]
+        if label != "step" and first.step:
+            parts += [toned("  step ", "dim"), Content(first.step)]
+        if session is not None:
+            parts += [toned("  session ", "dim"), Content(str(session))]
+        for line in sorted(lines, key=lambda one: one.name != focused):
+            for index, (series, reading) in enumerate(line.values):
+                name = line.name if len(line.values) == 1 or series == line.name else f"{line.name} {series}"
+                name = plain(name, 40) if index == 0 or len(line.values) > 1 else ""
+                parts += [toned(f"  {name} ", "dim"), toned(reading, "strong" if line.name == focused else "")]
+        text = joined(parts)
+        if strip.cell_length and text.cell_length + strip.cell_length + 3 <= width:
+            text = joined([text, Content(" " * (width - text.cell_length - strip.cell_length)), strip])
+        return _cut(text, width)
+
+    def _strip(self, names: Sequence[str], focused: str | None) -> Content:
+        """Which chart of how many."""
+        parts: list[Content] = []
+        for name in names[:8]:
+            shown = plain(name, 20)
+            parts.append(toned(f"[{shown}]", "accent", "bold") if name == focused else toned(f" {shown} ", "dim"))
+        return joined(parts)
+
+    def _statistics(self, stats: Statistics) -> Content:
+        if not stats.num:
+            return toned("no sample in the range", "warn")
+        facts = [
+            ("range", f"{count(stats.first)} to {count(stats.last)}"),
+            ("n", f"{stats.num:,}"),
+            ("mean", number(stats.mean)),
+            ("min", number(stats.least)),
+            ("max", number(stats.most)),
+            ("slope", f"{number(stats.slope, 3)} a step"),
+        ]
+        if stats.num_bad:
+            facts.insert(2, ("not finite", f"{stats.num_bad:,}"))
+        parts: list[Content] = []
+        for name, value in facts:
+            parts += [toned(f"{name} ", "dim"), toned(value, "strong"), Content("  ")]
+        if stats.marking:
+            parts.append(toned("v ends the range", "accent"))
+        return joined(parts)
+
+    def _events(self, events: Sequence[Event], width: int, *, at_cursor: bool) -> list[Content]:
+        if not events:
+            return [toned("nothing recorded here", "dim")] if at_cursor else []
+        return [_cut(event_line(event, ascii_only=self._ascii), width) for event in events[:MAX_EVENTS]]
+
+
+class Story(Static):
+    """Beside the charts: what happened around the cursor, or last; the events at the cursor stand out."""
+
+    def __init__(self, *, ascii_only: bool = False) -> None:
+        super().__init__(id="story")
+        self._ascii = ascii_only
+        self._shown: tuple[object, ...] = ()
+
+    def show(self, events: Sequence[Event], at_cursor: Sequence[Event], step: int | None) -> None:
+        """List as many events as there are lines, those nearest to `step` in the middle."""
+        width, height = max(self.size.width - 1, 1), self.size.height
+        told = [event for event in events if is_told(event)]
+        if step is None:
+            first = max(len(told) - height + 1, 0)
+        else:
+            middle = next((i for i, event in enumerate(told) if at_cursor and event is at_cursor[0]), None)
+            if middle is None:
+                middle = next(
+                    (i for i, event in enumerate(told) if event.step is not None and event.step >= step), len(told)
+                )
+            first = max(min(middle - height // 2, len(told) - height + 1), 0)
+        window = told[first : first + max(height - 1, 0)]
+        shown = (width, height, tuple(map(id, window)), tuple(map(id, at_cursor)))
+        if shown == self._shown:
+            return
+        self._shown = shown
+        here = {id(event) for event in at_cursor}
+        title = "events, the newest last" if step is None else f"events around step {step:,}"
+        rows = [toned(title, "dim", "bold")]
+        for event in window:
+            line = _cut(event_line(event, ascii_only=self._ascii), width)
+            rows.append(
+                line.stylize("bold reverse" if self.app.no_color else "bold on $row") if id(event) in here else line
+            )
+        self.update(Content("\n").join(rows))
+
+
+def event_line(event: Event, *, ascii_only: bool = False) -> Content:
+    """Mark, step, kind and text of an event."""
+    glyph, tone = kind_glyph(event.kind, "ascii" if ascii_only else "braille")
+    text = event_text(event, 300)
+    step = f"@{event.step:,} " if event.step is not None else ""
+    return joined(
+        [
+            toned(f"{glyph} ", tone),
+            toned(step, "dim"),
+            toned(f"{kind_words(event.kind)}  ", tone),
+            Content(to_ascii(text) if ascii_only else text),
+        ]
+    )
+
+
+def _cut(content: Content, width: int) -> Content:
+    return content if content.cell_length <= width else content.truncate(width, ellipsis=True)
