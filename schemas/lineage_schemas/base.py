@@ -102,7 +102,7 @@ class MetricsRecord(Record):
             raise ValueError("nonfinite must map names of metrics to nan, inf or -inf")
         joined = {name: math.nan if value is None else value for name, value in metrics.items()}
         for name, which in (names or {}).items():
-            if which not in _FROM_NAME or metrics.get(name, 0) is not None:
+            if not isinstance(which, str) or which not in _FROM_NAME or metrics.get(name, 0) is not None:
                 raise ValueError(f"nonfinite[{name!r}] = {which!r} does not match a null in metrics")
             joined[name] = _FROM_NAME[which]
         return {key: value for key, value in data.items() if key != "nonfinite"} | {"metrics": joined}
