@@ -41,6 +41,12 @@ def _checkpoints(glyphs: Glyphs) -> LineageScreen:
     return CheckpointsScreen(glyphs)
 
 
+def _tree(glyphs: Glyphs) -> LineageScreen:
+    from lineage_tui.screens.tree import TreeScreen
+
+    return TreeScreen(glyphs)
+
+
 def _events(glyphs: Glyphs) -> LineageScreen:
     from lineage_tui.screens.events import EventsScreen
 
@@ -53,5 +59,6 @@ FACTORIES: Final[dict[str, Callable[[Glyphs], LineageScreen]]] = {
     "sessions": _sessions,
     "diff": _diff,
     "checkpoints": _checkpoints,
+    "tree": _tree,
     "events": _events,
 }

@@ -24,12 +24,12 @@ COLUMNS: Final = (
     Column("ses", 3, align="right"),
     Column("state", 13),
     Column("size", 8, align="right"),
-    Column("committed", 9, align="right", drop=2),
-    Column("verified", 9, align="right", drop=3),
-    Column("restored", 9, align="right", drop=4),
-    Column("pin", 3, drop=5),
-    Column("name", 31, grow=1),
-    Column("remark", 20, grow=4, drop=6),
+    Column("committed", 9, align="right", drop=3),
+    Column("verified", 9, align="right", drop=4),
+    Column("restored", 9, align="right", drop=5),
+    Column("pin", 3, drop=2),
+    Column("name", 31),
+    Column("remark", 12, grow=1, drop=1),
 )
 REREAD_S: Final = 3.0
 
@@ -111,7 +111,7 @@ def read_generations(view: RunView) -> tuple[list[Generation], list[str]]:
                     name,
                     "deleted" if gone else "recorded",
                     size_bytes=getattr(event, "size_bytes", None),
-                    remark="deleted by retention" if gone else "its files are not here",
+                    remark="deleted by retention" if gone else "no files here",
                     at=event.ts if event is not None else None,
                 )
     order = sorted(rows.values(), key=lambda one: (one.ordinal, one.step), reverse=True)

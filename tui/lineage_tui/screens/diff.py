@@ -185,7 +185,7 @@ class DiffScreen(ListScreen):
         parts = [Content(" "), toned(f"{before} -> {after}", "strong"), Content("   ")]
         if self._found is not None:
             for grade, words in (
-                ("experiment", "changes the experiment"),
+                ("experiment", "change the experiment"),
                 ("numerics", "may change numerics"),
                 ("harmless", "harmless"),
             ):

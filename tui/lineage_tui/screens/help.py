@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Final
 
 from textual.content import Content
+from textual.events import Resize
 
 from lineage_tui import keys
 from lineage_tui.screens.pages import Page
@@ -30,24 +32,32 @@ class HelpPage(Page):
     """The keys that hold on the screen below."""
 
     def __init__(self, place: str, *, ascii_only: bool = False) -> None:
-        super().__init__("keys", help_content(place, ascii_only=ascii_only), ascii_only=ascii_only)
+        super().__init__("keys", Content(""), ascii_only=ascii_only)
+        self._place = place
+
+    def on_resize(self, event: Resize) -> None:
+        """Wrap anew: what a key does stands in a column of its own."""
+        width = min(int(event.size.width * 0.9), 92) - 8
+        self.show(help_content(self._place, width, ascii_only=self._ascii))
 
 
-def help_content(place: str, *, ascii_only: bool = False) -> Content:
-    """Every entry of the table that holds here, under its title."""
+def help_content(place: str, width: int, *, ascii_only: bool = False) -> Content:
+    """Every entry of the table that holds here, under its title, in lines of `width` cells."""
 
     def text(raw: str) -> str:
         return to_ascii(raw) if ascii_only else raw
 
+    def line(shown: str, tone: str, what: str, style: str = "") -> Content:
+        first, *more = textwrap.wrap(text(what), max(width - 11, 16)) or [""]
+        head = joined([toned(f"  {text(shown):<8} ", tone, style), Content(first)])
+        return Content("\n").join([head, *(Content(f"{'':11}{rest}") for rest in more)])
+
     lines: list[Content] = []
     for title, found in keys.scoped(place):
         lines.append(toned(title, "strong"))
-        lines += [
-            joined([toned(f"  {text(entry.shown):<7}", "accent", "bold"), Content(f" {text(entry.help)}")])
-            for entry in found
-        ]
+        lines += [line(entry.shown, "accent", entry.help, "bold") for entry in found]
         lines.append(Content(""))
     if place == "run":
         lines.append(toned("Marks", "strong"))
-        lines += [joined([toned(f"  {text(mark):<7}", tone), Content(f" {what}")]) for mark, tone, what in MARKS]
+        lines += [line(mark, tone, what) for mark, tone, what in MARKS]
     return Content("\n").join(lines)

@@ -33,6 +33,11 @@ class Page(ModalScreen[None]):
         yield box
         yield Footer("page", ascii_only=self._ascii)
 
+    def show(self, body: Content) -> None:
+        """Another text."""
+        self._body = body
+        self.query_one("#page-text", Static).update(body)
+
     @property
     def box(self) -> VerticalScroll:
         return self.query_one("#page-box", VerticalScroll)

@@ -104,7 +104,7 @@ class Tabs(Static):
             if here:
                 # Without colours only swapping front and back shows where one is.
                 style = "bold reverse" if self.app.current_theme.ansi else "bold on $row"
-                parts += [Content.styled(f" {key}", f"{style} $tone-accent"), Content.styled(f" {label} ", style)]
+                parts += [Content.styled(f" {key}", f"$tone-accent {style}"), Content.styled(f" {label} ", style)]
             else:
                 parts += [Content.styled(f" {key}", f"$tone-accent {click}"), Content.styled(f" {label} ", click)]
         self.update(joined(parts))
