@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -10,16 +9,18 @@ from lineage.capture.redact import redact_argv
 
 
 def printable(text: str) -> str:
-    r"""`text` as UTF-8 can hold it: bytes of a file name or argument that are no UTF-8 become `\\xNN`."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace") if _has_surrogates(text) else text
-
-
-def _has_surrogates(text: str) -> bool:
+    r"""`text` as UTF-8 can hold it: bytes of a file name or argument that are no UTF-8 become `\xNN`."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return True
-    return False
+        pass
+    else:
+        return text
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # a lone surrogate that no file name can give
+        data = text.encode("utf-8", "surrogatepass")
+    return data.decode("utf-8", "backslashreplace")
 
 
 def capture_argv(argv: Sequence[str] | None = None) -> list[str]:
