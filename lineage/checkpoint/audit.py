@@ -158,6 +158,14 @@ def _slots(kind: type) -> Iterator[str]:
                 yield name
 
 
+_STATEFUL: Final = (
+    torch.optim.lr_scheduler.LRScheduler,
+    torch.optim.Optimizer,
+    torch.amp.GradScaler,
+    DataLoader,
+)
+
+
 def in_memory(optimizers: list[Any], parameter_ids: set[int], owned: set[int], declared: set[str]) -> list[Undeclared]:
     """Untracked objects anywhere in the process that this training must be using.
 
@@ -177,9 +185,16 @@ def _scan(optimizers: list[Any], parameter_ids: set[int], owned: set[int], decla
     found: list[Undeclared] = []
     children: set[int] = set()
     schedulers: list[Any] = []
+    looked_for: dict[type, bool] = {}
     for obj in gc.get_objects():
         kind = type(obj)
-        # By class alone first: `isinstance` on half a million objects asks some for attributes they compute.
+        # By class alone, each class asked once: half a million objects are of a few thousand classes, and `isinstance`
+        # asks some for attributes they compute.
+        wanted = looked_for.get(kind)
+        if wanted is None:
+            wanted = looked_for[kind] = issubclass(kind, _STATEFUL)
+        if not wanted:
+            continue
         if issubclass(kind, torch.optim.lr_scheduler.LRScheduler):
             if id(obj) not in owned and id(getattr(obj, "optimizer", None)) in tracked:
                 schedulers.append(obj)
