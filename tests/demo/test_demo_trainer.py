@@ -12,7 +12,7 @@ import torch
 from lineage.demo import train
 from lineage.demo.train import Config, Trainer
 
-SMALL = Config(max_steps=40, n_layer=1, n_head=2, n_embd=32, batch_size=2, eval_blocks=4)
+SMALL = Config(max_steps=40, n_layer=1, n_head=2, n_embd=32, batch_size=2, eval_blocks=4, threads=1)
 
 
 @pytest.fixture(autouse=True)
