@@ -168,6 +168,9 @@ def reference_for(
     return Reference(own.session, from_step, steps, tuple(spans), own.origin)
 
 
+DATA_STARTED_OVER = "the data started over"
+"""Said of a session whose first batches are the very first of the run."""
+
 _Base = tuple[str, int]
 """A state of training: who reached it by training (a session, or the name of a root), and the step."""
 
@@ -371,6 +374,8 @@ class _Auditor:
             self._check_start(comparer, segment.session, start.step)
         self._feed(comparer, segment)
         found = comparer.verdict()
+        if not reference.steps and (said := self._restarted_data(segment)):
+            found = found.model_copy(update={"reason": f"{found.reason}; {said}"})
         if found.verdict == "unproven":
             if segment.num_steps == 0:
                 words = f" (proven: {', '.join(proven)})" if proven else ""
@@ -413,6 +418,22 @@ class _Auditor:
             return
         if first <= start_step or len(self._lookup(session, first - 1, first + 1)) == 2:
             comparer.begin(first)
+
+    def _restarted_data(self, segment: Segment) -> str:
+        """A remark when the first batches are the first ones of the run again; no proof, since an epoch may end."""
+        first = next((s for s in self._placed if s.num_steps > 0), segment)
+        if segment.start_step < 2 or first.session == segment.session:
+            return ""
+        begin = first.start_step
+        early = [w.batch for w in self._lookup(first.session, begin, begin + 3).values()]
+        own = [w.batch for w in self._lookup(segment.session, segment.start_step, segment.start_step + 3).values()]
+        if len(early) < 2 or None in early or len(set(early)) < len(early) or own[: len(early)] != early:
+            return ""  # not recorded, the same batch again and again on purpose, or simply others
+        span = f"steps {segment.start_step + 1} to {segment.start_step + len(early)}"
+        return (
+            f"{span} took the batches of steps {begin + 1} to {begin + len(early)} again: {DATA_STARTED_OVER}, "
+            "unless an epoch ended just there"
+        )
 
     def _check_rates(self, segment: Segment, checkpoint: str | None) -> _Rates | None:
         """What the first step's learning rates say about the ones the manifest expected; None when nothing.

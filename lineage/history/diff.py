@@ -375,7 +375,9 @@ def _join(path: str, key: str, kind: str) -> str:
 
 
 def _recipe(side: SessionSide) -> dict[str, Leaf]:
-    return {} if side.recipe is None else {path or "recipe": leaf for path, leaf in flatten(side.recipe).items()}
+    return (
+        {} if side.recipe in (None, {}, []) else {path or "recipe": leaf for path, leaf in flatten(side.recipe).items()}
+    )
 
 
 def _environment(side: SessionSide) -> dict[str, Leaf]:
