@@ -342,10 +342,10 @@ def _rates(account: Account, metric: Metric, step: int, window: int) -> Iterator
     low, high = np.searchsorted(account.lr.step, [step - window - 2, step + window + 1])
     steps, values = account.lr.step[low:high].tolist(), account.lr.value[low:high].tolist()
     begun = {s.start_step + 1: s for s in account.segments if s.num_effective and s.start_step > 0}
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     for i in range(2, len(steps)):
         before, after = values[i - 1], values[i]
         usual = values[i - 1] - values[i - 2]
-        largest = max(abs(before), abs(after))
         # Beyond what the schedule did a step before: warm-up and decay change by little more each step.
         if not math.isfinite(after - before - usual) or abs(after - before - usual) <= 0.05 * largest:
             continue
