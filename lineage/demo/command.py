@@ -6,6 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
+from lineage.cli import ENTRY_POINTS, VERBS
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode
 from lineage.cli.output import Output
@@ -22,7 +23,7 @@ class DemoCommand(Command):
     """
 
     name = "demo"
-    summary = "train a tiny GPT through a kill, a resume and a preemption, then say what to look at"
+    summary = "train a tiny GPT through a kill, a resume and a preemption"
     examples = (("lineage demo --fast", "the whole story in half a minute, recorded in ./runs"),)
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,8 @@ class DemoCommand(Command):
         parser.add_argument("--fast", action="store_true", help="the same story with a quarter of the training")
 
     def run(self, args: argparse.Namespace) -> ExitCode:
+        from importlib.metadata import entry_points
+
         from rich.console import Console
 
         from lineage.demo.stage import Stage
@@ -45,15 +48,16 @@ class DemoCommand(Command):
         ref = shlex.quote(str(run_path))
         console.print()
         console.print("Worth typing:", style="bold")
-        for command, says in (
-            (f"lineage tui {ref}", "the curves, with everything that happened drawn on them"),
-            (f"lineage show {ref}", "its three sessions: how each began and ended"),
-            (f"lineage log {ref} --kind fp16_skip", "the steps that changed no weight"),
-            (f"lineage audit {ref}", "whether each resume carried on the same experiment"),
-            (f"lineage explain {ref} --step {plan.kill_after + 1}", "what happened around the first resume"),
+        for verb, arguments, says in (
+            ("tui", ref, "the curves, with everything that happened drawn on them"),
+            ("show", ref, "its three sessions: how each began and ended"),
+            ("log", f"{ref} --kind fp16_skip", "the steps that changed no weight"),
+            ("audit", ref, "whether each resume carried on the same experiment"),
+            ("explain", f"{ref} --step {plan.kill_after + 1}", "what happened around the first resume"),
         ):
-            console.print(f"   {command}", style="cyan", soft_wrap=True)
-            console.print(f"      {says}", style="dim")
+            if verb in VERBS or verb in entry_points(group=ENTRY_POINTS).names:
+                console.print(f"   lineage {verb} {arguments}", style="cyan", soft_wrap=True)
+                console.print(f"      {says}", style="dim")
         console.print("\nThe run:")
         console.file.flush()
         Output().text(str(run_path))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import textwrap
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
+
+from lineage.cli.output import clean
 
 Show = Callable[[int, float | None, float | None], None]
 """`(step, loss, held-out loss)` as far as they are known."""
@@ -26,12 +29,26 @@ class Stage:
         self.say(text)
 
     def say(self, text: str) -> None:
-        self.console.print(Padding(Text(text), (0, 0, 0, 3)))
+        self._print(text, indent=3)
 
     def quote(self, text: str) -> None:
-        """Somebody else's words, set off; control characters are shown, not sent."""
-        shown = "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-        self.console.print(Padding(Text(shown, style="dim"), (0, 0, 0, 6)))
+        """Somebody else's words, set off; of lines that are too long, wide gaps between columns are closed first."""
+        for line in text.splitlines():
+            is_long = len(line) > self.console.width - 6
+            self._print(clean(re.sub(" {3,}", "  ", line) if is_long else line), indent=6, hanging=2, style="dim")
+
+    def _print(self, text: str, *, indent: int, hanging: int = 0, style: str = "") -> None:
+        """Wrap by words only: a path stays whole, so that it can be copied."""
+        lines = textwrap.wrap(
+            text,
+            max(20, self.console.width),
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + hanging),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines:
+            self.console.print(Text(line), style=style, soft_wrap=True)
 
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:

@@ -191,11 +191,10 @@ class Story:
         self.stage.act(
             "4",
             "A careless start",
-            "Somebody wants to train on, with sequences of 128 bytes instead of 64: another experiment.",
+            "The same run once more, with sequences of 128 bytes instead of 64: another experiment.",
         )
         before = digest_files(self.found())
-        argv = ("--resume", self.found().name, "--steps", str(self.plan.steps * 2), "--block-size", "128")
-        with self.trainer(*argv) as child:
+        with self.trainer("--resume", self.found().name, "--block-size", "128") as child:
             with self.stage.waiting("starting"):
                 child.process.wait()
             report = child.stderr()
@@ -286,11 +285,11 @@ class Story:
             )
 
     def _unexpected(self, child: Child, *, expected: int) -> LineageError:
-        code = child.process.returncode
         self.stage.say("The trainer did not do what it should. The end of what it said:")
         self.stage.quote(child.stderr() or "(nothing)")
         return LineageError(
-            f"the trainer ended with {code} where {expected} was expected", str(self.run_path or self.runs_dir)
+            f"the trainer {_ending(child.process.returncode)}; it should have {_ending(expected)}",
+            str(self.run_path or self.runs_dir),
         )
 
 
@@ -328,3 +327,9 @@ def check_folder(runs_dir: Path) -> None:
 def _count(steps: list[int]) -> str:
     shown = ", ".join(str(step) for step in steps[:8]) + (", ..." if len(steps) > 8 else "")
     return f"{len(steps)} steps ({shown})"
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"died of {signal.Signals(-code).name}"
+    return "finished" if code == 0 else f"ended with exit code {code}"

@@ -195,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         train(config, runs=args.runs, name=args.name, resume=args.resume)
     except lineage.LineageError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - likewise
+        print("error:", error, file=sys.stderr)  # noqa: T201 - likewise
         return 1
     return 0
 
