@@ -131,6 +131,11 @@ def _children(path: str, obj: Any) -> Iterator[tuple[str, Any]]:
             if name not in skipped and not name.endswith("_hooks") and not name.startswith("_backward"):
                 yield f"{path}.{name}", value
         return
+    if isinstance(obj, DataLoader):
+        # Its iterator is made anew by a restore; what decides the batches hangs here.
+        for name in ("dataset", "sampler", "batch_sampler", "generator", "collate_fn"):
+            yield f"{path}.{name}", getattr(obj, name, None)
+        return
     if isinstance(obj, torch.optim.Optimizer):
         skipped = {"state", "param_groups", "defaults"}
         for name, value in vars(obj).items():

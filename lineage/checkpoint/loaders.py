@@ -360,6 +360,10 @@ class StatefulLoader(LoaderComponent):
         self._start: Any = None  # its state where the current epoch or fixed batch began
         self._open_yet = False
 
+    def owned(self) -> Iterator[object]:
+        yield from super().owned()
+        yield self.obj.dataset  # its state, where it has one, is part of the loader's
+
     def geometry(self) -> dict[str, Any]:
         dataset = self.obj.dataset
         iterable = isinstance(dataset, IterableDataset)
