@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lineage.log.scan as scan_module
 from lineage.log.scan import Damage, Line, fault_of, merge_damage, scan, whole_end
 
 whole_lines = st.lists(st.binary(max_size=60).map(lambda data: data.replace(b"\n", b"")), max_size=20)
@@ -34,13 +35,15 @@ def test_any_chunking_finds_the_same_lines(data: bytes, sizes: list[int]) -> Non
     assert (lines, torn, offset) == (whole.lines, whole.torn, whole.torn_offset)
 
 
-@given(st.binary(max_size=400), st.integers(1, 70))
-def test_the_last_newline_is_found_from_the_end_whatever_the_block(data: bytes, block: int) -> None:
-    import lineage.log.scan as module
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_BLOCK_BYTES", block)
-        assert whole_end(lambda size, offset: data[offset : offset + size], len(data)) == data.rfind(b"\n") + 1
+@pytest.mark.parametrize("block", range(1, 8))
+def test_the_last_newline_is_found_from_the_end_wherever_the_blocks_meet(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_module, "_BLOCK_BYTES", block)
+    for size in range(20):
+        for place in range(-1, size):
+            data = bytes(10 if i == place else 120 for i in range(size))
+            assert whole_end(lambda n, offset, data=data: data[offset : offset + n], size) == place + 1
 
 
 @pytest.mark.parametrize(
