@@ -50,6 +50,7 @@ def render(
     num_columns = layout.plot.width * raster.GLYPHS[look.glyphs].dots_x
     window = Window(x0, x1, y.y0, y.y1, log_x, y.log, edges_of(x0, x1, num_columns, log=log_x))
     scene = Scene(Canvas(width, height), layout, window, model=model, view=view, look=look)
+    scene.has_x = y.has_samples or bool(model.lines or model.marks or model.spans)
     scene.letters = _letters(bright, look)
     scene.place_ticks(y_ticks)
 

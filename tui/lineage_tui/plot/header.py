@@ -51,7 +51,10 @@ def header(scene: Scene, shown: Sequence[SeriesData], facts: HeaderFacts) -> Non
     room = canvas.width - at - 2
     notes = _notes(scene, shown, facts)
     separator = f" {scene.marks.dot} "
-    while len(notes) > 1 and len(separator.join(notes)) + legend > room:
+    # What was done to the data stays even where the legend is cut for it; the rest gives way to the legend.
+    while notes and notes[0] not in {facts.smoothing, facts.scale} and len(separator.join(notes)) + legend > room:
+        notes.pop(0)
+    while notes and len(separator.join(notes)) > room:
         notes.pop(0)
     right = canvas.width
     text = separator.join(notes)

@@ -10,7 +10,8 @@ import numpy as np
 
 from lineage_tui.plot import raster
 from lineage_tui.plot.layout import LAST_WIDTH, Curve, Scene
-from lineage_tui.plot.numbers import format_short, format_x, x_ticks
+from lineage_tui.plot.model import XKind
+from lineage_tui.plot.numbers import NO_TICKS, format_short, format_x, x_ticks
 from lineage_tui.plot.styles import Bg, Fg, hue
 from lineage_tui.plot.text import plain
 
@@ -274,6 +275,11 @@ def axes(scene: Scene) -> None:
         _x_labels(scene, layout.labels)
 
 
+def tick_target(width: int, kind: XKind) -> int:
+    """How many ticks an x axis of that many cells has room for."""
+    return max(width // (14 if kind == "seconds" else 10), min(width // 8, 3), 1)
+
+
 def _x_labels(scene: Scene, row: int) -> None:
     """Tick labels centred under their ticks; none is cut, none touches another or the cursor's tag."""
     canvas, model, window = scene.canvas, scene.model, scene.window
@@ -292,11 +298,13 @@ def _x_labels(scene: Scene, row: int) -> None:
         taken[start : start + len(name) + 1] = True
     ticks = x_ticks(
         (window.x0, window.x1),
-        max(scene.plot.width // (14 if model.x_kind == "seconds" else 10), 1),
+        tick_target(scene.plot.width, model.x_kind),
         model.x_kind,
         log=window.log_x,
         utc_offset_s=model.utc_offset_s,
     )
+    if not scene.has_x:
+        ticks = NO_TICKS
     for value, label in zip(ticks.at, ticks.labels, strict=True):
         column = scene.column(value)
         if column is None:

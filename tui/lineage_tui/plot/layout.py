@@ -23,6 +23,7 @@ POOL: Final = 2048  # samples of each series that decide the robust range of y
 MARGIN: Final = 0.04  # of the height, free above and below the curves
 REACH: Final = 0.35  # how far beyond the 1st to 99th percentile a value still counts as one of them
 LAST_WIDTH: Final = 8  # column of last values at the right edge
+FARTHEST: Final = 1e280  # ends of the y axis; beyond it there is no room for arithmetic, and values are clipped
 
 
 class Canvas:
@@ -106,6 +107,7 @@ class Scene:
     Attributes:
         data: cells of the plot that hold dots of a curve; nothing but a cursor's neighbour may take them.
         letters: the letter of each bright series by key; empty where colours are enough.
+        has_x: whether anything in the model has a place on the x axis.
         low, high: the ends of the y axis in plot units.
     """
 
@@ -122,6 +124,7 @@ class Scene:
         self.marks: GlyphSet = raster.GLYPHS[look.glyphs]
         self.letters: dict[str, str] = {}
         self.tick_rows: list[tuple[int, str]] = []
+        self.has_x = True
         self.data = np.zeros((self.plot.height, self.plot.width), dtype=np.bool_)
         self.low, self.high = to_plot(np.array([window.y0, window.y1]), log=window.log_y).tolist()
         self._inner = window.edges[1:-1]
@@ -229,15 +232,17 @@ def y_window(model: ChartModel, front: SeriesData | None, view: View, memo: Memo
             low, high = min(low, bounds[0]), max(high, bounds[1])
     if low > high:
         return YWindow(0.0, 1.0, log=False, has_samples=has_samples)
+    farthest = math.log10(FARTHEST) if log else FARTHEST
+    low, high = max(min(low, farthest), -farthest), max(min(high, farthest), -farthest)
     size = max(abs(low), abs(high))
-    if high - low <= size * 1e-9:
-        half = 0.5 if log or size == 0 else size * 0.05
+    if high - low <= max(size * 1e-9, 0 if log else 1 / FARTHEST):
+        half = 0.5 if log or size < 1 / FARTHEST else size * 0.05
         low, high = low - half, high + half
     margin = high * MARGIN - low * MARGIN
     low, high = low - margin, high + margin
     if log:
-        return YWindow(10.0 ** max(low, -307.0), 10.0 ** min(high, 308.0), log=True, has_samples=has_samples)
-    return YWindow(max(low, -8e307), min(high, 8e307), log=False, has_samples=has_samples)
+        return YWindow(10.0**low, 10.0**high, log=True, has_samples=has_samples)
+    return YWindow(low, high, log=False, has_samples=has_samples)
 
 
 def _robust(one: _Visible, *, log: bool, clip: bool) -> tuple[float, float] | None:

@@ -118,12 +118,11 @@ NO_TICKS: Final = Ticks([], [])
 def linear_ticks(lo: float, hi: float, target: int) -> Ticks:
     """Multiples of 1, 2 or 5 times a power of ten in [lo, hi], about `target` of them, labelled alike."""
     step = nice_step(hi - lo, target)
-    if step == 0:
-        return NO_TICKS
+    if step <= max(abs(lo), abs(hi)) * 1e-14:
+        return NO_TICKS  # a window so narrow that doubles can hardly tell its ends apart
     first, last = math.ceil(lo / step - 1e-9), math.floor(hi / step + 1e-9)
-    if last - first > 1000:
-        return NO_TICKS  # a window so narrow that doubles cannot tell its ends apart
-    values = [index * step for index in range(first, last + 1)]
+    slack = step * 1e-6
+    values = [value for index in range(first, last + 1) if lo - slack <= (value := index * step) <= hi + slack]
     return Ticks(values, _alike(values, step))
 
 
@@ -150,9 +149,11 @@ def _alike(values: list[float], step: float) -> list[str]:
                 decimals = max(0, -math.floor(math.log10(step / factor) + 1e-9))
                 if decimals <= 3:
                     return ["0" if value == 0 else f"{value / factor:.{decimals}f}{suffix}" for value in values]
-        if step >= 1 and largest < 1e12:
-            return [f"{value:,.0f}" for value in values]
-        return [_exponent(value, 6) if value else "0" for value in values]
+        if largest < 1e12:
+            decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+            return [f"{value:,.{decimals}f}" for value in values]
+        digits = min(math.ceil(math.log10(largest) - math.log10(step)), 16)
+        return [_exponent(value, digits) if value else "0" for value in values]
     if largest < 1e-3:
         power = math.floor(math.log10(largest) + 1e-9)
         decimals = max(0, power - math.floor(math.log10(step) + 1e-9))
@@ -204,11 +205,12 @@ def x_ticks(
         return ticks
     if kind == "count":
         return linear_ticks(lo, hi, target)
-    offset = utc_offset_s if kind == "clock" else 0.0
-    return _time_ticks((lo + offset, hi + offset), target, offset, _clock_label if kind == "clock" else format_duration)
+    if kind == "clock":
+        return _time_ticks((lo + utc_offset_s, hi + utc_offset_s), target, utc_offset_s, _clock_label)
+    return _time_ticks((lo, hi), target, 0.0, _duration_label)
 
 
-def _time_ticks(ends: tuple[float, float], target: int, offset: float, label: Callable[[float], str]) -> Ticks:
+def _time_ticks(ends: tuple[float, float], target: int, offset: float, label: Callable[[float, float], str]) -> Ticks:
     """Round amounts of seconds, minutes, hours or days."""
     lo, hi = ends
     span = hi - lo
@@ -223,15 +225,36 @@ def _time_ticks(ends: tuple[float, float], target: int, offset: float, label: Ca
     if last - first > 1000:
         return NO_TICKS
     values = [index * step for index in range(first, last + 1)]
-    return Ticks([value - offset for value in values], [label(value) for value in values])
+    return Ticks([value - offset for value in values], [label(value, step) for value in values])
 
 
-def _clock_label(local: float) -> str:
-    """A time of day, or the date at midnight."""
+def _clock_label(local: float, step: float) -> str:
+    """A time of day as exact as the step needs it, or the date at midnight."""
     if abs(local) > 1e11:
         return format_short(local)
-    rest = local % _DAY
-    moment = datetime.fromtimestamp(0, UTC) + timedelta(seconds=local)
-    if rest < 0.5:
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(seconds=round(local) if step >= 1 else math.floor(local))
+    if step < 1:
+        return moment.strftime("%H:%M:%S") + _fraction(local, step)
+    if step >= _MINUTE and round(local) % _DAY == 0:
         return moment.strftime("%d %b")
-    return moment.strftime("%H:%M" if rest % _MINUTE < 0.5 else "%H:%M:%S")
+    return moment.strftime("%H:%M" if step >= _MINUTE else "%H:%M:%S")
+
+
+def _duration_label(seconds: float, step: float) -> str:
+    """A length of time; past a minute in steps of seconds as on a stopwatch: 12:30, 3:12:40."""
+    if step >= _MINUTE or abs(seconds) < _MINUTE:
+        decimals = max(0, -math.floor(math.log10(step) + 1e-9)) if step < 1 else 0
+        return f"{seconds:.{decimals}f} s" if decimals > 1 else format_duration(seconds)
+    if abs(seconds) > 1e11:
+        return format_short(seconds)
+    sign, size = ("-" if seconds < 0 else ""), abs(seconds)
+    total = math.floor(size) if step < 1 else round(size)
+    hours, rest = divmod(total, _HOUR)
+    head = f"{hours}:{rest // _MINUTE:02d}" if hours else f"{rest // _MINUTE}"
+    return f"{sign}{head}:{rest % _MINUTE:02d}" + (_fraction(size, step) if step < 1 else "")
+
+
+def _fraction(value: float, step: float) -> str:
+    """The decimals of a second that tell steps this small apart."""
+    decimals = min(max(1, -math.floor(math.log10(step) + 1e-9)), 9)
+    return f"{value - math.floor(value):.{decimals}f}"[1:]
