@@ -153,6 +153,7 @@ class RunFollower:
             if not self.path.exists():
                 self._post(ReadFailed(self.key, Problem("the run's folder is gone", str(self.path)), gone=True))
                 while not self.is_stopped() and not self.path.exists():
+                    self._answer(view)
                     self._pause(RETRY_S)
                 raise FileNotFoundError(2, "the run's folder was put back", str(self.path))
             changed = view.refresh()

@@ -19,6 +19,13 @@ from lineage_tui.widgets.words import plain
 COLUMNS: Final = (Column("", 3), Column("metric", 20, grow=1))
 
 
+class Search(Input):
+    """A line to type in that leaves the space bar to the screen."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return character != " " and super().check_consume_key(key, character)
+
+
 class MetricPicker(ModalScreen[tuple[str, ...] | None]):
     """All metrics of a run; the chosen ones in the order they were chosen. None when it was left with esc."""
 
@@ -37,7 +44,7 @@ class MetricPicker(ModalScreen[tuple[str, ...] | None]):
         self._metrics = tuple(metrics)
         self._chosen = list(chosen)
         self._ascii = ascii_only
-        self._search = Input(placeholder="search", id="picker-search", compact=True)
+        self._search = Search(placeholder="search", id="picker-search", compact=True)
         self._search.cursor_blink = False
         self._table = Table(COLUMNS, id="picker-list", ascii_only=ascii_only, empty="no metric fits")
         self._table.can_focus = False
@@ -62,6 +69,7 @@ class MetricPicker(ModalScreen[tuple[str, ...] | None]):
 
     def on_input_changed(self) -> None:
         self._list()
+        self._table.select(0)
 
     def _list(self) -> None:
         found = list(self._metrics)
