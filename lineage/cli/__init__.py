@@ -25,7 +25,7 @@ __all__ = ["ExitCode", "main"]
 VERBS: Final[dict[str, tuple[str, str]]] = {
     "demo": (
         "lineage.demo.command:DemoCommand",
-        "train a tiny GPT through a kill, a resume and a preemption, then say what to look at",
+        "train a tiny GPT through a kill, a resume and a preemption",
     ),
     "ls": ("lineage.cli.ls:LsCommand", "the runs of a folder: state, sessions, steps, last loss, age"),
     "show": ("lineage.cli.show:ShowCommand", "a run, or one of its sessions, in full"),
@@ -50,6 +50,15 @@ lineage VERB --help tells more, with examples.
 """
 
 
+class _HelpWanted(Exception):  # noqa: N818  # a way out of argparse, not an error
+    """`--help` stood somewhere: it wins over whatever else is wrong with the line."""
+
+
+class _Help(argparse.Action):
+    def __call__(self, *_: object) -> NoReturn:
+        raise _HelpWanted
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose errors are of the family."""
 
@@ -61,7 +70,7 @@ class Parser(argparse.ArgumentParser):
 
 def _add_globals(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("everywhere")
-    group.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this and end")
+    group.add_argument("-h", "--help", action=_Help, nargs=0, default=argparse.SUPPRESS, help="show this and end")
     group.add_argument(
         "--runs",
         metavar="DIR",
@@ -104,19 +113,25 @@ def _dispatch(words: list[str]) -> ExitCode:
     _add_globals(front)
     front.add_argument("--version", action="store_true", help="show the version and end")
     cut = _verb_at(words)
-    options = front.parse_args(words[:cut])
+    try:
+        options = front.parse_args(words[:cut])
+    except _HelpWanted:
+        cut = len(words)
+        options = argparse.Namespace(version=False)
     if options.version:
         from lineage import __version__
 
         sys.stdout.write(f"lineage {__version__}\n")
         return ExitCode.OK
-    if "help" in options or cut == len(words):
+    if cut == len(words):
         _show_help(front)
         return ExitCode.OK
     command = _load(words[cut])
     parser = parser_of(command)
-    args = parser.parse_args(words[cut + 1 :], namespace=_without_help(options))
-    if "help" in args:
+    del options.version
+    try:
+        args = parser.parse_args(words[cut + 1 :], namespace=options)
+    except _HelpWanted:
         sys.stdout.write(parser.format_help())
         return ExitCode.OK
     args.runs = getattr(args, "runs", None) or os.environ.get("LINEAGE_RUNS") or "runs"
@@ -130,11 +145,6 @@ def _verb_at(words: list[str]) -> int:
     while at < len(words) and words[at].startswith("-"):
         at += 2 if words[at] == "--runs" else 1
     return min(at, len(words))
-
-
-def _without_help(options: argparse.Namespace) -> argparse.Namespace:
-    kept = {name: value for name, value in vars(options).items() if name in {"runs", "debug"}}
-    return argparse.Namespace(**kept)
 
 
 def parser_of(command: Command) -> argparse.ArgumentParser:

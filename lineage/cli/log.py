@@ -225,8 +225,8 @@ _DESCRIBERS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "eval": lambda f: f"{f.get('name', 'eval')}: {_metrics(f)}",
     "system": _metrics,
     "session_start": _start,
-    "session_end": lambda f: f["status"] + (f": {f['reason']}" if f.get("reason") else ""),
-    "phase_start": lambda f: f["phase"],
+    "session_end": lambda f: f"{f['status']}" + (f": {f['reason']}" if f.get("reason") else ""),
+    "phase_start": lambda f: str(f["phase"]),
     "phase_end": lambda f: f"{f['phase']} took {number(f['duration_s'])} s" + ("" if f.get("ok", True) else ", failed"),
     "fp16_skip": lambda f: f"scale {_value(f['scale_before'])} -> {_value(f['scale_after'])}",
     "lr_restore": _restore_lr,
@@ -234,6 +234,6 @@ _DESCRIBERS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "checkpoint_restored": lambda f: f"{f['checkpoint']} of {f['from_session']}",
     "continuation": _verdict,
     "alert": lambda f: f"{f.get('severity', 'warning')} {f['code']}: {f['message']}",
-    "note": lambda f: f["text"],
+    "note": lambda f: str(f["text"]),
     "log_recovered": lambda f: f"{f['discarded_bytes']} bytes of a torn append were cut at byte {f['offset']}",
 }

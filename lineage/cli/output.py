@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -69,7 +69,7 @@ def plain(value: Any) -> Any:
             return nonfinite_name(value) or value
         case str():
             # A file name that is no UTF-8 carries surrogates, which JSON cannot.
-            return value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
         case dict():
             return {str(plain(key)): plain(item) for key, item in value.items()}
         case datetime():
@@ -147,28 +147,37 @@ class Output:
     def flush(self) -> None:
         self.stream.flush()
 
-    def table(self, columns: Sequence[Column], rows: Iterable[Sequence[str | tuple[str, str]]]) -> None:
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[str | tuple[str, str]]]) -> None:
         """A table without lines; a cell is text, or text and a style of rich."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for column in columns:
+        texts = [[Text(clean(cell) if isinstance(cell, str) else clean(cell[0])) for cell in row] for row in rows]
+        styles = [["" if isinstance(cell, str) or not self.colour else cell[1] for cell in row] for row in rows]
+        widest = [
+            max([len(column.title), *(row[index].cell_len for row in texts)]) for index, column in enumerate(columns)
+        ]
+        # rich would take from every column alike; the wide ones give way, so that a state is never cut for an id.
+        fixed = sum(width + 2 for width, column in zip(widest, columns, strict=True) if not column.wide)
+        share = max(8, (self.width - fixed) // max(1, sum(column.wide for column in columns)) - 2)
+        for width, column in zip(widest, columns, strict=True):
             table.add_column(
                 Text(column.title),
                 justify=column.align,
                 no_wrap=True,
                 overflow="ellipsis",
-                min_width=min(8, len(column.title)) if column.wide else len(column.title),
+                width=min(width, share) if column.wide else width,
             )
-        for row in rows:
-            cells = [(cell, "") if isinstance(cell, str) else cell for cell in row]
-            table.add_row(*(Text(clean(text), style=style if self.colour else "") for text, style in cells))
+        for cells, looks in zip(texts, styles, strict=True):
+            for text, style in zip(cells, looks, strict=True):
+                text.stylize(style)
+            table.add_row(*cells)
         console = self.console()
         with console.capture() as captured:
             console.print(table)
-        text = captured.get()
-        self.stream.write("".join(f"{line.rstrip()}\n" for line in text.splitlines()))
+        drawn = captured.get()
+        self.stream.write("".join(f"{line.rstrip()}\n" for line in drawn.splitlines()))
 
     def console(self) -> Console:
         """rich, without markup, emoji codes or guessing of colours in text."""

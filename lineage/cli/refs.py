@@ -42,16 +42,16 @@ def find(text: str, runs_dir: str | Path) -> Target:
         found = resolve(ref, runs_dir)
     except NewerFormatError:
         raise
-    except (NotFoundError, FormatError) as error:
-        run_dir = _folder_with_log(ref, Path(runs_dir))
-        if run_dir is None:
+    except (NotFoundError, FormatError):
+        alone = _folder_with_log(ref, Path(runs_dir))
+        if alone is None:
             raise
-        return _from_log(run_dir, ref, error)
+        return _from_log(*alone, ref)
     return Target(found.run_dir, found.record, found.session)
 
 
-def _folder_with_log(ref: Ref, runs_dir: Path) -> RunDir | None:
-    """The folder a REF names by path or id when it has a log and no run.json that can be read."""
+def _folder_with_log(ref: Ref, runs_dir: Path) -> tuple[RunDir, LineageError] | None:
+    """The folder a REF names by path or id when it has a log but no run.json that can be read, and why it cannot."""
     from lineage.runs.store import read_run
 
     for path in (Path(ref.run).expanduser(), runs_dir / ref.run) if ref.run else ():
@@ -59,12 +59,12 @@ def _folder_with_log(ref: Ref, runs_dir: Path) -> RunDir | None:
         if RunDir(folder).log.is_file():
             try:
                 read_run(folder)
-            except (NotFoundError, FormatError):
-                return RunDir(folder)
+            except (NotFoundError, FormatError) as error:
+                return RunDir(folder), error
     return None
 
 
-def _from_log(run_dir: RunDir, ref: Ref, problem: LineageError) -> Target:
+def _from_log(run_dir: RunDir, problem: LineageError, ref: Ref) -> Target:
     from lineage.view import read
 
     record = read(run_dir.path).record

@@ -1,0 +1,305 @@
+"""What holds for every verb: help, errors, exit codes, pipes, interrupts, and nothing raw on a terminal."""
+
+import importlib
+import importlib.metadata
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lineage import cli
+from lineage.cli import VERBS, main, parser_of
+from lineage.cli.command import Command
+from lineage.cli.diagnostics import ExitCode, exit_code_of, report
+from lineage.errors import DamagedError, FormatError, LineageError, LockedError, NotFoundError, RefError, UsageError
+
+DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def command(verb: str) -> Command:
+    return cli._load(verb)
+
+
+def all_verbs() -> list[str]:
+    return [*VERBS, *cli._entry_points()]
+
+
+@pytest.mark.parametrize("verb", all_verbs())
+def test_the_table_says_what_the_verb_says_of_itself(verb):
+    found = command(verb)
+    assert found.name == verb
+    assert found.summary
+    assert len(found.summary) < 76
+    if verb in VERBS:
+        assert VERBS[verb][1] == found.summary
+
+
+@pytest.mark.parametrize("verb", all_verbs())
+def test_help_ends_with_examples_and_goes_to_stdout(lineage, verb):
+    code, out, err = lineage(verb, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"usage: lineage {verb}")
+    last = out.rstrip().split("examples:\n")[-1].splitlines()
+    assert len(last) == len(command(verb).examples) > 0
+    assert all(line.strip().startswith(f"lineage {verb}") for line in last)
+
+
+@pytest.mark.parametrize("verb", all_verbs())
+def test_every_verb_is_documented(verb):
+    assert f"## lineage {verb}" in DOCS.read_text("utf-8")
+
+
+def examples() -> list[str]:
+    """All but those of `demo`, which tests/demo plays as it stands, and of the packages that test their own."""
+    return [line for verb in VERBS if verb != "demo" for line, _ in command(verb).examples]
+
+
+@pytest.mark.parametrize("line", examples())
+def test_every_example_of_the_help_does_what_it_shows(place, line):
+    """In a shell, as a person would paste it; 1 is an answer too (a check that failed)."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    options = {"text": True, "capture_output": True, "timeout": 200, "env": environment, "cwd": place}
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], **options)
+    assert done.returncode in {0, 1}, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "error:" not in done.stderr
+
+
+def test_no_verb_shows_the_help_with_every_verb(lineage):
+    code, out, _ = lineage()
+    assert code == 0
+    assert out == lineage("--help")[1]
+    for verb in all_verbs():
+        assert re.search(rf"^  {verb} +\S", out, re.MULTILINE)
+
+
+def test_a_verb_of_another_package_that_does_not_load_leaves_the_help_whole(lineage, monkeypatch):
+    broken = importlib.metadata.EntryPoint("broken", "no_such_module:Thing", "lineage.commands")
+    monkeypatch.setattr(cli, "_entry_points", lambda: {"broken": broken})
+    code, out, _ = lineage("--help")
+    assert code == 0
+    assert "broken" in out
+    code, _, err = lineage("broken")
+    assert code == ExitCode.USAGE
+    assert "no_such_module" in err
+
+
+def test_a_verb_nobody_knows_is_refused_with_the_nearest(lineage):
+    code, out, err = lineage("lss")
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert err == "error: there is no verb 'lss'\n  try: lineage ls\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["ls", "--bogus"], ["show"], ["log", "x", "-n", "-3"], ["schema", "nonsense"], ["--bogus"]]
+)
+def test_wrong_arguments_are_usage_errors_without_a_traceback(lineage, words):
+    code, out, err = lineage(*words)
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert err.startswith("error: ")
+    assert "try: lineage" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("x"), 2),
+        (RefError("x"), 2),
+        (NotFoundError("x"), 3),
+        (LockedError("x"), 5),
+        (DamagedError("x"), 1),
+        (FormatError("x"), 1),
+        (LineageError("x"), 1),
+        (OSError(5, "Input/output error", "file"), 1),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError(), 1),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(error, code):
+    assert exit_code_of(error) == code
+
+
+def test_an_error_says_what_where_and_what_to_do(capsys):
+    assert report(NotFoundError("it is gone", "over\x1b[31mthere", "look elsewhere")) == 3
+    assert capsys.readouterr().err == "error: it is gone\n  at over\\x1b[31mthere\n  try: look elsewhere\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["--debug", "show", "nothing"], ["show", "nothing", "--debug"], ["show", "--debug", "nothing"]]
+)
+def test_a_traceback_comes_with_debug_wherever_it_stands(place, lineage, words):
+    code, _, err = lineage(*words)
+    assert code == ExitCode.NOT_FOUND
+    assert "Traceback" in err
+    assert "Traceback" not in lineage(*[word for word in words if word != "--debug"])[2]
+
+
+def test_a_defect_is_one_line_without_debug(lineage, monkeypatch):
+    def boom(*_):
+        raise ZeroDivisionError("by nought")
+
+    monkeypatch.setattr("lineage.cli.ls.LsCommand.run", boom)
+    code, _, err = lineage("ls")
+    assert code == 1
+    assert "ZeroDivisionError: by nought" in err
+    assert "Traceback" not in err
+    assert "--debug" in err
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_runs_may_stand_before_or_after_the_verb(place, lineage, before):
+    (place / "runs").rename(place / "elsewhere")
+    words = ["--runs", "elsewhere", "show", "tiny-gpt"] if before else ["show", "tiny-gpt", "--runs", "elsewhere"]
+    assert lineage(*words)[0] == 0
+    assert lineage("show", "tiny-gpt")[0] == ExitCode.NOT_FOUND
+
+
+def test_the_folder_of_runs_can_be_said_by_the_environment(place, lineage, monkeypatch):
+    (place / "runs").rename(place / "elsewhere")
+    monkeypatch.setenv("LINEAGE_RUNS", str(place / "elsewhere"))
+    assert lineage("show", "tiny-gpt")[0] == 0
+    assert lineage("--runs", "nowhere", "show", "tiny-gpt")[0] == ExitCode.NOT_FOUND
+
+
+def test_version(lineage):
+    from lineage import __version__
+
+    assert lineage("--version") == (0, f"lineage {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["lineage log tiny-gpt --json | head -n 1", "lineage log tiny-gpt --pretty | true", "lineage ls --json | true"],
+)
+def test_a_reader_that_leaves_is_no_error(place, line):
+    script = line.replace("lineage", f"{shlex.quote(sys.executable)} -m lineage", 1)
+    done = subprocess.run(
+        ["bash", "-c", f"{script}; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_a_follower_with_130_and_no_traceback(place):
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "lineage", "log", "tiny-gpt", "--follow", "--kind", "session_end"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert follower.stdout.readline()
+    time.sleep(0.2)
+    follower.send_signal(signal.SIGINT)
+    _, err = follower.communicate(timeout=30)
+    assert follower.returncode == 130
+    assert "Traceback" not in err
+
+
+def on_a_terminal(words: list[str], **environment: str) -> str:
+    """What a command writes to a real terminal."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ.update({"TERM": "xterm-256color", "COLUMNS": "100"} | environment)
+        os.environ.pop("COLORTERM", None)
+        os.execv(sys.executable, [sys.executable, "-m", "lineage", *words])
+    out = b""
+    while True:
+        try:
+            piece = os.read(fd, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        out += piece
+    os.close(fd)
+    os.waitpid(pid, 0)
+    return out.decode("utf-8", "replace")
+
+
+@pytest.mark.filterwarnings("ignore:.*forkpty.*:DeprecationWarning")
+def test_colour_comes_on_a_terminal_and_never_under_no_color(place, lineage, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" in on_a_terminal(["ls"])
+    assert "\x1b" not in on_a_terminal(["ls"], NO_COLOR="1")
+    assert "\x1b" not in on_a_terminal(["ls"], TERM="dumb")
+    assert "\x1b" not in lineage("ls")[1]
+
+
+@pytest.mark.filterwarnings("ignore:.*forkpty.*:DeprecationWarning")
+def test_a_log_is_sentences_on_a_terminal_and_json_when_asked(place):
+    assert "session_end         completed" in on_a_terminal(["log", "tiny-gpt"])
+    assert '"kind":"session_end"' in on_a_terminal(["log", "tiny-gpt", "--json"])
+
+
+@pytest.mark.filterwarnings("ignore:.*forkpty.*:DeprecationWarning")
+def test_a_locale_without_utf8_prints_escapes_not_an_error(place, process):
+    run = next((place / "runs").iterdir())
+    record = (run / "run.json").read_text("utf-8").replace('"name": "tiny-gpt"', '"name": "größe"')
+    (run / "run.json").write_text(record, "utf-8")
+    done = process("show", str(run), env={"PYTHONIOENCODING": "ascii", "LC_ALL": "C"})
+    assert done.returncode == 0
+    assert r"name: gr\xf6\xdfe" in done.stdout
+
+
+def test_help_answers_within_150_ms_of_a_bare_python(cpu_of):
+    bare = min(cpu_of("-c", "pass") for _ in range(5))
+    shown = min(cpu_of("-m", "lineage", "--help") for _ in range(5))
+    assert shown - bare < 0.15
+
+
+def test_the_help_imports_no_heavy_package():
+    script = (
+        "import sys; from lineage.cli import main; main(['--help']);"
+        "sys.exit(','.join({'numpy','pydantic','textual','torch','rich'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_the_typed_verb_is_imported():
+    script = (
+        "import sys; from lineage.cli import main; main(['schema']);"
+        "sys.exit(','.join(m for m in sys.modules if m.startswith('lineage.cli.') and m.split('.')[-1] in "
+        f"{sorted(set(VERBS) - {'schema'})!r}) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_stdout_is_written_by_output_alone():
+    """`print` and `sys.stdout` stand in output.py and the frame, nowhere else in the command line."""
+    folder = Path(cli.__file__).parent
+    for path in folder.glob("*.py"):
+        if path.name in {"output.py", "__init__.py", "diagnostics.py"}:
+            continue
+        text = path.read_text("utf-8")
+        assert "print(" not in text, path
+        assert "sys.stdout" not in text, path
+
+
+@pytest.mark.parametrize("verb", all_verbs())
+def test_every_parser_takes_what_is_there_for_all(verb):
+    flags = {flag for action in parser_of(command(verb))._actions for flag in action.option_strings}
+    assert {"--help", "--runs", "--debug"} <= flags
+
+
+def test_main_never_raises(capsys):
+    for words in (
+        [""],
+        ["\0"],
+        ["--"],
+        ["-"],
+        ["show", ""],
+        ["show", "\0"],
+        ["ls", "\udc80"],
+        ["--runs"],
+        ["show", "x" * 5000],
+    ):
+        assert main(words) in set(ExitCode)
+    assert "Traceback" not in capsys.readouterr().err
