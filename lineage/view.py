@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,7 +93,7 @@ class _Trace:
         self.ordinal = ordinal
         self.increasing = True
         self.last_step: int | None = None
-        self.first_step: int | None = None
+        self.first_steps: list[int] = []  # the first two it logged
         self.base: float = 0.0
         self._relative = Buffer(np.float64)
         self._checked = 0
@@ -106,7 +106,7 @@ class _Trace:
         self.increasing = self.increasing and bool((np.diff(new) > 0).all())
         self.last_step = max(self.last_step or 0, int(new.max()))
         if self._checked < 2:
-            self.first_step = first_trained(step[:2].tolist())
+            self.first_steps = step[:2].tolist()
         duration = self.columns.duration_s
         added = np.zeros(len(step) - self._checked) if duration is None else np.nan_to_num(duration[self._checked :])
         before = float(self._relative.array[-1]) if self._checked else 0.0
@@ -269,7 +269,7 @@ class RunView:
         self.segments = segments(
             self.record,
             {id_: trace.last_step for id_, trace in trained.items() if trace.last_step is not None},
-            first_steps={id_: trace.first_step for id_, trace in trained.items() if trace.first_step is not None},
+            first_steps=self._first_steps(trained),
         )
         if not self._is_appended(before, _effective(self.segments)):
             self.history_version += 1
@@ -292,6 +292,11 @@ class RunView:
         if len(after) <= last or before[:last] != after[:last] or before[last][:2] != after[last][:2]:
             return False
         return after[last][2] >= before[last][2] and self._traces[before[last][0]].increasing
+
+    def _first_steps(self, trained: Mapping[SessionId, _Trace]) -> dict[SessionId, int]:
+        begun = {session.id: session.start.step for session in self.record.sessions}
+        found = {id_: first_trained(trace.first_steps, begun.get(id_, 0)) for id_, trace in trained.items()}
+        return {id_: first for id_, first in found.items() if first is not None}
 
     def _complete(self, stored: Run | None) -> Run:
         """The record with the sessions that only the log knows."""
@@ -441,6 +446,21 @@ class RunView:
             if session in (candidate.id, candidate.ordinal):
                 return SessionId(candidate.id)
         raise NotFoundError(f"this run has no session {session!r}", self.record.id)
+
+    def logged_steps(self, session: SessionId | int | str) -> Ints:
+        """Every step a session logged, in order of the log."""
+        columns = self._columns.sessions.get(self._id_of(session))
+        return columns.step if columns is not None else np.empty(0, np.int64)
+
+    def offsets(self, session: SessionId | int | str) -> list[tuple[int | None, int]]:
+        """Step and byte offset of each of a session's lines that is no step, in order of the log."""
+        chosen = self._id_of(session)
+        events = self.events()
+        return [
+            (event.step, line.offset)
+            for line, event in zip(self._columns.rare, events, strict=True)
+            if line.session == chosen
+        ]
 
     # -- curves ------------------------------------------------------------------------------------------------------
 
