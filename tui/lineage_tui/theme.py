@@ -78,6 +78,15 @@ def _dimmed(colour: Rgb, ground: Rgb) -> Rgb:
     return colour
 
 
+def _tint(colour: Rgb, ground: Rgb, target: float) -> Rgb:
+    """The background with so much of a hue that it can just be told from the plain one, whatever the hue."""
+    for percent in range(2, 100):
+        mixed = _mix(colour, ground, percent / 100)
+        if contrast(mixed, ground) >= target:
+            return mixed
+    return colour
+
+
 @dataclass(frozen=True)
 class Paint:
     """How one style index is drawn; no ink means the terminal's own colour."""
@@ -183,7 +192,7 @@ def _truecolor(*, dark: bool) -> Palette:
     ground = xterm_rgb(BACKGROUND[dark])
     series = [xterm_rgb(index) for index in SERIES_256[dark]]
     dim = [_dimmed(colour, ground) for colour in series]
-    hues = _Hues(series, dim, dim, [_mix(colour, ground, 0.17 if dark else 0.11) for colour in series])
+    hues = _Hues(series, dim, dim, [_tint(colour, ground, 1.3 if dark else 1.14) for colour in series])
     inks: _FgInks = {index: xterm_rgb(ink) for index, ink in _XTERM_FG[dark].items() if isinstance(ink, int)}
     return Palette("truecolor", dark, _foregrounds(inks, hues), _backgrounds(_TRUE_BG[dark], hues), ground)
 

@@ -36,6 +36,7 @@ VERDICT_FG: Final[dict[str, Fg]] = {
     "unproven": Fg.WARN,
 }
 LETTER_EVERY: Final = 24  # cells from letter to letter on one line
+FARTHEST_LABEL: Final = 3  # rows between the end of a line and its value
 CROWDED: Final = 0.5  # of the columns: phases that tint more than this say nothing, and stay out of the plot
 
 
@@ -349,25 +350,39 @@ def lane(scene: Scene) -> None:
 
 
 def last_values(scene: Scene, drawn: Sequence[Curve]) -> None:
-    """The last visible value of each bright series beside its end, in its colour; the focused one first."""
+    """The last visible value of each bright series beside its end, in its colour; larger ones above smaller ones.
+
+    The focused one stands where its line ends; others that would cover it, or each other, move away by up to three
+    rows, and are left out where that is not enough.
+    """
     if not scene.layout.last:
         return
     plot = scene.plot
-    taken: set[int] = set()
-    for curve in sorted(drawn, key=lambda one: not one.front):
-        value = _last_value(curve)
-        if value is None or curve.series.dimmed or (scene.window.log_y and value <= 0):
-            continue
-        wanted = scene.row(value)
-        places = [wanted + away for away in (0, -1, 1, -2, 2, -3, 3)]
-        free = [row for row in places if plot.y <= row < plot.y + plot.height and row not in taken]
+    ends = [
+        (value, curve)
+        for curve in drawn
+        if not curve.series.dimmed
+        and (value := _last_value(curve)) is not None
+        and (value > 0 or not scene.window.log_y)
+    ]
+    ends.sort(key=lambda one: -one[0])
+    middle = next((number for number, (_, curve) in enumerate(ends) if curve.front), 0)
+    placed: dict[int, int] = {}
+    for numbers, step in ((range(middle, len(ends)), 1), (range(middle - 1, -1, -1), -1)):
+        limit = placed.get(middle)
+        for number in numbers:
+            wanted = scene.row(ends[number][0])
+            row = wanted if limit is None else (max(wanted, limit + 1) if step > 0 else min(wanted, limit - 1))
+            if plot.y <= row < plot.y + plot.height and abs(row - wanted) <= FARTHEST_LABEL:
+                placed[number] = limit = row
+    for number, row in placed.items():
+        value, curve = ends[number]
         text = format_short(value)
         letter = scene.letters.get(curve.series.key, "")
         if letter and len(text) + 2 < LAST_WIDTH:
             text = f"{letter} {text}"
-        if free and len(text) < LAST_WIDTH:
-            taken.add(free[0])
-            scene.canvas.put(free[0], plot.x + plot.width + 1, text, curve.fg)
+        if len(text) < LAST_WIDTH:
+            scene.canvas.put(row, plot.x + plot.width + 1, text, curve.fg)
 
 
 def _last_value(curve: Curve) -> float | None:
