@@ -53,6 +53,12 @@ def _events(glyphs: Glyphs) -> LineageScreen:
     return EventsScreen(glyphs)
 
 
+def _explain(glyphs: Glyphs) -> LineageScreen:
+    from lineage_tui.screens.explain import ExplainScreen
+
+    return ExplainScreen(glyphs)
+
+
 FACTORIES: Final[dict[str, Callable[[Glyphs], LineageScreen]]] = {
     "runs": _runs,
     "run": _run,
@@ -61,4 +67,5 @@ FACTORIES: Final[dict[str, Callable[[Glyphs], LineageScreen]]] = {
     "checkpoints": _checkpoints,
     "tree": _tree,
     "events": _events,
+    "explain": _explain,
 }
