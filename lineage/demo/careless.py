@@ -5,7 +5,8 @@ after a crash they are loaded again, and the loss looks reasonable. But the opti
 learning rate warms up once more, the loss scale overflows once more, and the data begins at its first page.
 
 Lineage only watches here: the objects are tracked, so that the log says what each step was trained with, and
-`run.steps(..., start=N)` goes on counting. Nothing is restored by it. `lineage audit` then tells what happened.
+`run.steps(..., start=N)` goes on counting. Nothing is restored by it, and nobody is warned (`continuation="off"`). The
+evidence is in the log all the same: steps that were trained twice, another way the second time.
 
     python -m lineage.demo.careless --steps 240 --runs runs
 """
@@ -25,7 +26,8 @@ from lineage.demo.train import Config, Trainer, parse
 def train(config: Config, *, runs: str, name: str, resume: str) -> None:
     """Train from the step of the saved weights, or from none, to `config.max_steps`."""
     t = Trainer(config)
-    run = lineage.init(runs, name=name, recipe=config, resume=resume, data={"text": fingerprint(t.text)})
+    data = {"text": fingerprint(t.text)}
+    run = lineage.init(runs, name=name, recipe=config, resume=resume, data=data, continuation="off")
     run.track(model=t.model, adamw=t.adamw, muon=t.muon, scaler=t.scaler, train_loader=t.loader)
     run.track(adamw_schedule=t.adamw_schedule, muon_schedule=t.muon_schedule)
 

@@ -2,9 +2,9 @@
 
     python -m lineage.demo.record sample_runs
 
-The real trainers train, from a clone of this repository at HEAD, in a folder without a name and under a host name that
-is nobody's; nothing is written over afterwards, since the manifests are held by their hashes. What is left out at the
-end is weight: tensors and states of the checkpoints stay behind, their manifests and commit markers are kept.
+The real trainers train, from a clone of this repository at HEAD, under names of a host and of a system that are
+nobody's; nothing is written over afterwards, since the manifests are held by their hashes. What is left out at the end
+is weight: tensors and states of the checkpoints stay behind, their manifests and commit markers are kept.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -27,7 +28,16 @@ from lineage.demo.stage import Stage
 from lineage.demo.story import Plan, Story
 
 HOST: Final = "spot-worker"
+SYSTEM: Final = "Linux-x86_64"
 _KEPT_OF_A_GENERATION: Final = frozenset({"COMMIT", "manifest.json"})
+
+
+class LatePlan(Plan):
+    """A plan whose crash comes late, when the learning rate is low: a warm-up that begins again stands out."""
+
+    @property
+    def kill_after(self) -> int:
+        return self.steps * 2 // 3 // self.checkpoint_every * self.checkpoint_every
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ["PYTHONPATH"] = os.pathsep.join(str(clone / part) for part in (".", "schemas", "tui"))
         disguise = ("lineage.demo.record", "--as")
         demo = Story(Path("runs"), plan, stage, module=(*disguise, "train")).play()
-        careless = play_careless(Story(Path("runs"), plan, stage, module=(*disguise, "careless")))
+        late = LatePlan(plan.steps, plan.seed)
+        careless = play_careless(Story(Path("runs"), late, stage, module=(*disguise, "careless")))
         for run_path in (demo, careless):
             export(run_path, samples / run_path.name)
             stage.say(f"recorded {samples / run_path.name}")
@@ -58,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_disguised(module: str, argv: list[str]) -> int:
     """Run a trainer of the demo as if on a machine called `HOST`, started by a path relative to the repository."""
     socket.gethostname = lambda: HOST
+    platform.platform = lambda aliased=False, terse=False: SYSTEM  # noqa: ARG005 - as the standard library's
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/tmp/torchinductor"  # noqa: S108 - torch would put the user's name there
     sys.argv = [f"lineage/demo/{module}.py", *argv]
     return int(importlib.import_module(f"lineage.demo.{module}").main(argv))
 
