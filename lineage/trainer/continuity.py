@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,6 @@ from lineage.log.scan import Line
 from lineage_schemas.ids import SessionId
 
 if TYPE_CHECKING:
-    from lineage.history.audit import Attempts
     from lineage.history.continuation import Comparer
     from lineage_schemas.run import Continuation, FirstDifference, Run, Session
 
@@ -28,6 +28,7 @@ MAX_STEPS: Final = 100_000
 """Steps of the earlier attempt kept for comparison; what a session trained beyond them is left to `lineage audit`."""
 
 _MAX_TAIL_BYTES: Final = 256 * 1024 * 1024
+_BYTES_BEFORE: Final = 64 * 1024
 
 
 class ContinuationDivergedError(LineageError):
@@ -45,48 +46,66 @@ class ContinuationDivergedError(LineageError):
         return (type(self), (self.what, self.where, self.hint, self.verdict))
 
 
-def begin_comparison(log_path: Path, run: Run, session: Session, proven: list[str]) -> Comparer | None:
-    """A comparer for the session that is about to train; None when the run has no session before it.
+@dataclass(frozen=True)
+class Before:
+    """What the log tells a session about the sessions before it.
 
-    Reads the log from the checkpoint's own line on, or its last 256 MiB where no checkpoint is known. Damaged lines
-    are passed over here: `lineage log` and the screens report them.
+    Attributes:
+        comparer: for the steps that were trained before.
+        losses: of the last steps up to the one this session starts from, in order.
+    """
+
+    comparer: Comparer
+    losses: list[float]
+
+
+def look_back(log_path: Path, run: Run, session: Session, proven: list[str]) -> Before | None:
+    """What to compare a session with that is about to train; None when the run has no session before it.
+
+    Reads the log from a little before the checkpoint's own line on, or its last 256 MiB where no checkpoint is known.
+    Damaged lines are passed over here: `lineage log` and the screens report them.
     """
     if session.ordinal == 1:
         return None
-    from lineage.history.audit import reference_for
+    from lineage.history.audit import Attempts, reference_for
 
     from_step = session.start.step
-    begin = _begin_of_reference(log_path, session.start.checkpoint)
-    attempts = _read_attempts(log_path, begin, from_step)
+    attempts = Attempts()
+    losses: dict[int, float] = {}
+    for event in _steps_from(log_path, _begin_of_reference(log_path, session.start.checkpoint)):
+        step = event["step"]
+        if step > from_step + MAX_STEPS or event.get("session") == session.id:
+            continue
+        if step <= from_step:
+            loss = event.get("metrics", {}).get("loss")
+            if isinstance(loss, int | float):
+                losses[step] = float(loss)
+        attempts.add(event, after=from_step)
     last_steps = {
         SessionId(other.id): other.last_step
         for other in run.sessions
         if other.id != session.id and other.last_step is not None
     } | attempts.last_steps
     reference = reference_for(run, session.id, attempts, last_steps, to_step=from_step + MAX_STEPS)
-    return reference.comparer(session.tolerance, proven=proven)
+    return Before(reference.comparer(session.tolerance, proven=proven), [losses[step] for step in sorted(losses)])
 
 
-def _read_attempts(log_path: Path, begin: int, from_step: int) -> Attempts:
-    from lineage.history.audit import Attempts
-
-    return Attempts.of(_steps_of(log_path, begin, from_step + MAX_STEPS), after=from_step)
-
-
-def _steps_of(log_path: Path, begin: int, to_step: int) -> Iterator[Mapping[str, Any]]:
+def _steps_from(log_path: Path, begin: int) -> Iterator[Mapping[str, Any]]:
     for line in read_lines(log_path, begin, check=False):
         if isinstance(line, Line) and b'"kind":"step"' in line.data:
             try:
                 event = orjson.loads(line.data)
             except orjson.JSONDecodeError:
                 continue
-            step = event.get("step")
-            if isinstance(step, int) and step <= to_step:
+            if isinstance(event, dict) and isinstance(event.get("step"), int):
                 yield event
 
 
 def _begin_of_reference(log_path: Path, checkpoint: str | None) -> int:
-    """Offset of the line that says the checkpoint was saved; everything trained from its state stands after it."""
+    """Offset of a line a little before the one that says the checkpoint was saved.
+
+    Everything trained from its state stands after that line, and the losses that led to it before.
+    """
     size = log_path.stat().st_size
     if size == 0:
         return 0
@@ -98,7 +117,7 @@ def _begin_of_reference(log_path: Path, checkpoint: str | None) -> int:
             while at >= 0:
                 start = data.rfind(b"\n", 0, at) + 1
                 if b'"kind":"checkpoint_saved"' in data[start:at]:
-                    return start
+                    return 0 if start <= _BYTES_BEFORE else data.find(b"\n", start - _BYTES_BEFORE) + 1
                 at = data.rfind(needle, 0, start)
         return 0 if floor == 0 else data.find(b"\n", floor) + 1
 

@@ -100,6 +100,12 @@ class Keeper:
         """Random generators beside the global ones."""
         return [] if self._registry is None else list(self._registry.generators().values())
 
+    def has_schedule(self) -> bool:
+        """Whether the learning rates are set by a tracked scheduler, and so known before each step."""
+        return self._registry is not None and any(
+            component.family == "scheduler" for component in self._registry.components.values()
+        )
+
     def runtime(self) -> dict[str, Any]:
         """Flags that change execution, now; of the device the first tracked module is on."""
         from lineage.capture.runtime import capture_runtime

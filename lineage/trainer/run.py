@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from lineage.errors import LineageError, UsageError
 from lineage.trainer import endings
-from lineage.trainer.continuity import ContinuationDivergedError, Continuity, begin_comparison
+from lineage.trainer.continuity import ContinuationDivergedError, Continuity, look_back
 from lineage.trainer.machine import machine_figures
 from lineage.trainer.marks import OptimizerWatch, ScalerWatch
 from lineage.trainer.numbers import merged, plain_metrics
@@ -30,6 +30,7 @@ from lineage_schemas.run import Start
 
 if TYPE_CHECKING:
     from lineage.checkpoint.store import SavedGeneration
+    from lineage.history.alerts import LossJump
     from lineage.trainer.keeper import Keeper, Restored
     from lineage.trainer.recorder import Recorder
     from lineage.trainer.start import ContinuationPolicy
@@ -70,6 +71,8 @@ class Run:
         self._keeper = keeper
         self._policy = continuation
         self._continuity: Continuity | None = None
+        self._loss_jump: LossJump | None = None
+        self._expected_lr: Mapping[str, list[float]] | None = None
         self._log_every = max(1, log_every)
         self._witness_steps = witness_steps
         self._witness_left = witness_steps
@@ -363,6 +366,8 @@ class Run:
         loss = values.get(_LOSS)
         if loss is not None and loss - loss != 0.0:
             self._note_nonfinite(number, loss)
+        if self._loss_jump is not None or self._expected_lr is not None:
+            self._watch_resume(number, loss)
         if self._continuity is not None:
             self._compare(number, event)
         if time.monotonic() >= self._system_due:
@@ -447,27 +452,56 @@ class Run:
             start = Start(kind="fresh", step=self.step)
         self._recorder.begin(start, self._keeper.runtime(), parent=self._keeper.parent)
         self._base = self._recorder.step_base()
-        self._begin_comparison()
+        self._look_back()
         self._witness_left = self._witness_steps
-        self._optimizers.wanted = self._witness_steps > 0
+        self._optimizers.wanted = True
         endings.watch(self)
 
-    def _begin_comparison(self) -> None:
+    def _look_back(self) -> None:
+        """Read from the log what the steps to come are compared with."""
         session = self._recorder.store.session
         if self._policy == "off" or session is None:
             return
-        proven = list(self._keeper.restored.proven) if self._keeper.restored else []
+        restored = self._keeper.restored
         try:
-            comparer = begin_comparison(self._recorder.dir.log, self._recorder.store.record, session, proven)
+            before = look_back(
+                self._recorder.dir.log,
+                self._recorder.store.record,
+                session,
+                list(restored.proven) if restored else [],
+            )
         except (LineageError, OSError) as error:
             self._recorder.warn(f"the continuation is not compared while training: {error}")
             return
-        if comparer is not None:
-            continuity = Continuity(comparer)
-            if continuity.is_hopeless:
-                self._conclude(continuity)
-            else:
-                self._continuity = continuity
+        if before is None:
+            return
+        from lineage.history.alerts import LossJump
+
+        self._loss_jump = LossJump(before.losses)
+        continuity = Continuity(before.comparer)
+        if continuity.is_hopeless:
+            self._conclude(continuity)
+            if restored is not None and self._keeper.has_schedule():
+                self._expected_lr = restored.expected_lr
+        else:
+            self._continuity = continuity
+
+    def _watch_resume(self, number: int, loss: float | None) -> None:
+        """Alerts that only the first steps of a resumed session can raise."""
+        from lineage.history.alerts import unexpected_rates
+
+        found = []
+        if self._expected_lr is not None:
+            if self._attempted:
+                found.append(unexpected_rates(self._expected_lr, self._optimizers.taken_with(), step=number))
+            self._expected_lr = None
+        if self._loss_jump is not None and loss is not None:
+            found.append(self._loss_jump.feed(number, loss))
+            if self._loss_jump.is_done:
+                self._loss_jump = None
+        for alert in found:
+            if alert is not None:
+                self._alert(alert.code, alert.message, details=alert.details)
 
     def _compare(self, number: int, event: Mapping[str, Any]) -> None:
         """Compare the step just logged with the earlier attempt at it."""

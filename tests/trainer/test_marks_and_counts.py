@@ -317,3 +317,49 @@ def test_must_without_anything_to_resume_is_not_found_and_makes_nothing(start, t
     with pytest.raises(lineage.NotFoundError):
         start(resume="must")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_loss_that_jumps_after_a_resume_is_one_alert(make, start, abandon, events_of) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 60, stop_after=50)
+    abandon(run)
+    trainer = make(seed=5)
+    run = start(continuation="warn")
+    for step in run.steps(70, start=50):
+        run.log(loss=float(trainer.step(next(iter(trainer.loader))).detach()) + 20.0, step=step)
+    run.finish()
+    jumps = [e for e in events_of(run, "alert") if e["code"] == "loss_jump"]
+    assert len(jumps) == 1
+    assert jumps[0]["details"]["after"] > jumps[0]["details"]["before"]
+
+
+def test_a_right_resume_raises_no_alert(make, start, abandon, events_of) -> None:
+    for stop in (17, 28, None):
+        trainer, run = make(), start()
+        trainer.track(run)
+        run.restore()
+        trainer.train(run, 40, stop_after=stop)
+        if stop is None:
+            run.finish()
+        else:
+            abandon(run)
+    assert not events_of(run, "alert")
+    assert [e["verdict"] for e in events_of(run, "continuation")] == ["exact", "exact"]
+
+
+def test_a_learning_rate_that_is_not_the_expected_one_after_a_clean_stop_is_an_alert(make, start, events_of) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 10)
+    run.end_on_exception(KeyboardInterrupt())
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.optimizer.param_groups[0]["lr"] = 0.5
+    trainer.train(run, 12)
+    (alert,) = events_of(run, "alert")
+    assert alert["code"] == "lr_unexpected"
+    assert alert["details"]["groups"][0]["taken"] == 0.5
