@@ -1,0 +1,269 @@
+"""From a run to its charts: every axis, every overlay, and no more work than what was appended."""
+
+from __future__ import annotations
+
+import numpy as np
+import orjson
+import pytest
+
+import lineage
+from benchmarks.synthetic import write_run
+from lineage.log.writer import encode_event
+from lineage_schemas.run import Continuation, FirstDifference
+from lineage_tui.build import AXES, chart_models, default_names, verdict_words
+from lineage_tui.plot import Memo, View, render
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Sessions: 1 to 237 (killed; 200 counts), 201 to 400 (preempted), 401 to 600; NaN at 240."""
+    return write_run(tmp_path_factory.mktemp("runs"), steps=600, sessions=3, overlap=37)
+
+
+@pytest.fixture
+def view(folder):
+    return lineage.read(folder)
+
+
+def of(models, name):
+    return next(model for model in models if model.title == name)
+
+
+def test_the_default_charts_are_loss_rate_norm_and_throughput(view):
+    assert default_names(view.metrics) == ["loss", "lr", "grad_norm", "tokens_per_s"]
+    assert default_names(["accuracy", "step_s", "lr"]) == ["lr", "step_s", "accuracy"]
+    assert default_names([]) == []
+
+
+def test_charts_come_in_the_order_asked_for_and_unknown_names_are_empty(view):
+    models = chart_models(view, ["lr", "nothing", "loss"])
+    assert [model.title for model in models] == ["lr", "nothing", "loss"]
+    assert not models[1].series
+    assert models[1].message == "never logged"
+    with pytest.raises(ValueError, match="no x axis"):
+        chart_models(view, ["lr"], "moon")
+
+
+def test_the_effective_history_has_every_step_once_and_the_rest_is_dimmed(view):
+    (model,) = chart_models(view, ["lr"])
+    bright, dim = model.series
+    assert bright.x.tolist() == list(range(1, 601))
+    assert not bright.dimmed
+    assert dim.dimmed
+    assert dim.hue == bright.hue
+    assert dim.label == "s1 superseded"
+    assert dim.x.tolist() == list(range(200, 238))  # from the last step both share
+    assert bright.step is None
+
+
+def test_evaluations_lie_over_the_metric_of_their_name_and_are_not_smoothed(view):
+    (model,) = chart_models(view, ["loss"])
+    evals = model.series[-1]
+    assert evals.label == "eval"
+    assert evals.x.tolist() == [100, 200, 300, 400, 500, 600]
+    assert not evals.smooth
+    raw = render(model, View(), 100, 30)
+    smooth = render(model, View(smoothing=0.99, focus=0), 100, 30)
+    assert raw.readout(300.0)[-1] == smooth.readout(300.0)[-1]
+
+
+def test_boundaries_deaths_and_gaps_are_where_they_happened(view):
+    (model,) = chart_models(view, ["lr"])
+    lines = {(line.kind, line.label): line.x for line in model.lines}
+    assert lines["boundary", "s2 exact"] == 200
+    assert lines["boundary", "s3 unproven"] == 400
+    assert lines["death", "s1 killed"] == 237
+    gaps = [line for line in model.lines if line.kind == "gap"]
+    assert [gap.x for gap in gaps] == [200, 400]
+    assert gaps[0].label.startswith("gap 4 m")
+
+
+def test_every_kind_of_event_becomes_its_mark(view):
+    (model,) = chart_models(view, ["lr"])
+    at = {}
+    for mark in model.marks:
+        at.setdefault(mark.kind, []).append(mark.x)
+    assert at["nonfinite"] == [240]
+    assert at["lr_restore"] == [200, 400]
+    assert at["checkpoint"] == [100, 200, 300, 400, 500, 600]
+    assert set(at["fp16_skip"]) == {97, 194, 291, 388, 485, 582}
+    assert all(mark.label for mark in model.marks)
+
+
+def test_phases_are_spans_with_a_width_where_time_passes_in_them(view):
+    (steps,) = chart_models(view, ["lr"], "step")
+    assert {span.kind for span in steps.spans} == {"eval", "checkpoint"}
+    assert all(span.x0 == span.x1 for span in steps.spans)
+    (wall,) = chart_models(view, ["lr"], "wall")
+    widths = {span.kind: round(span.x1 - span.x0, 3) for span in wall.spans}
+    assert widths["eval"] == 1.5
+    assert widths["checkpoint"] == 0.4
+    assert sum(span.kind == "gap" for span in wall.spans) == 2
+
+
+def test_wall_time_breaks_the_line_where_nobody_worked(view):
+    (model,) = chart_models(view, ["lr"], "wall")
+    bright, dim = model.series
+    assert model.x_kind == "clock"
+    assert bright.breaks.tolist() == [200, 400]
+    assert (np.diff(bright.x) >= 0).all()
+    assert bright.step.tolist() == list(range(1, 601))
+    assert dim.x[-1] < bright.x[200]  # what was lost lies before the resume, where it happened
+    assert not [line for line in model.lines if line.kind == "gap"]
+
+
+def test_training_time_has_neither_gaps_nor_phases_in_it(view):
+    (model,) = chart_models(view, ["lr"], "train")
+    bright, dim = model.series
+    assert model.x_kind == "seconds"
+    assert not bright.breaks.size
+    assert bright.x[-1] == pytest.approx(view.series("lr").train_time[-1])
+    assert dim.x[0] == pytest.approx(bright.x[199])
+    boundary = next(line for line in model.lines if line.label == "s2 exact")
+    assert boundary.x == pytest.approx(bright.x[199])
+    death = next(line for line in model.lines if line.kind == "death")
+    assert death.x == pytest.approx(dim.x[-1])
+
+
+def test_tokens_count_what_the_steps_consumed(view):
+    (model,) = chart_models(view, ["lr"], "tokens")
+    bright, dim = model.series
+    assert model.x_label == "tokens"
+    np.testing.assert_allclose(bright.x, np.arange(1, 601) * 8192, rtol=1e-6)
+    np.testing.assert_allclose(dim.x, np.arange(200, 238) * 8192, rtol=1e-6)
+    assert next(line for line in model.lines if line.label == "s3 unproven").x == pytest.approx(400 * 8192)
+
+
+def test_without_counted_tokens_the_axis_is_steps(tmp_path):
+    folder = write_run(tmp_path, steps=30, sessions=1)
+    log = folder / "metrics.jsonl"
+    lines = [orjson.loads(line) for line in log.read_bytes().splitlines()]
+    for line in lines:
+        line.pop("tokens", None)
+    log.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    (model,) = chart_models(lineage.read(folder), ["lr"], "tokens")
+    assert model.x_label == "step"
+    assert model.series[0].x.tolist() == list(range(1, 31))
+
+
+def test_sessions_lie_over_each_other_from_their_own_starts(view):
+    (model,) = chart_models(view, ["lr"], "session")
+    assert [series.label for series in model.series] == ["s1", "s2", "s3"]
+    assert [series.x[0] for series in model.series] == [1, 1, 1]
+    assert [series.x[-1] for series in model.series] == [237, 200, 200]
+    assert len({series.hue for series in model.series}) == 3
+    assert not model.lines
+    assert max(mark.x for mark in model.marks) <= 237
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_model_built_while_the_log_grew_is_the_one_built_at_once(folder, tmp_path, axis):
+    grown = tmp_path / folder.name
+    grown.mkdir()
+    (grown / "run.json").write_bytes((folder / "run.json").read_bytes())
+    whole = (folder / "metrics.jsonl").read_bytes()
+    log = grown / "metrics.jsonl"
+    log.write_bytes(b"")
+    view = lineage.read(grown, cache=False)
+    memo = Memo()
+    cuts = [whole.index(b"\n", len(whole) * share // 7) + 1 for share in range(1, 7)] + [len(whole)]
+    for cut in cuts:
+        log.write_bytes(whole[:cut])
+        view.refresh()
+        models = chart_models(view, ["loss", "tokens_per_s"], axis)
+        frames = [render(model, View(smoothing=0.9), 90, 24, memo=memo) for model in models]
+    fresh = chart_models(lineage.read(folder, cache=False), ["loss", "tokens_per_s"], axis)
+    for frame, model in zip(frames, fresh, strict=True):
+        assert frame.same_as(render(model, View(smoothing=0.9), 90, 24))
+
+
+def test_only_appended_rows_are_read_again(folder, tmp_path, monkeypatch):
+    grown = tmp_path / folder.name
+    grown.mkdir()
+    whole = (folder / "metrics.jsonl").read_bytes()
+    cut = whole.rindex(b'{"kind":"step"')
+    (grown / "run.json").write_bytes((folder / "run.json").read_bytes())
+    (grown / "metrics.jsonl").write_bytes(whole[:cut])
+    view = lineage.read(grown, cache=False)
+    (first,) = chart_models(view, ["lr"])
+    before = first.series[0].x
+    with (grown / "metrics.jsonl").open("ab") as log:
+        log.write(whole[cut:])
+    view.refresh()
+    asked = []
+    real = view.series
+    monkeypatch.setattr(view, "series", lambda *a, **k: asked.append((a, k)) or real(*a, **k))
+    (second,) = chart_models(view, ["lr"])
+    assert asked == [(("lr",), {"start": 599})]
+    assert second.series[0].x.size == 600
+    assert before.size == 599
+
+
+def test_a_resume_that_takes_steps_back_moves_them_to_the_dimmed_curve(folder, tmp_path):
+    grown = tmp_path / folder.name
+    grown.mkdir()
+    whole = (folder / "metrics.jsonl").read_bytes()
+    second = whole.index(b'{"kind":"session_start"', 10)
+    (grown / "metrics.jsonl").write_bytes(whole[:second])
+    view = lineage.read(grown, cache=False)
+    (first,) = chart_models(view, ["lr"])
+    assert [series.x.size for series in first.series] == [237]
+    (grown / "metrics.jsonl").write_bytes(whole)
+    view.refresh()
+    (after,) = chart_models(view, ["lr"])
+    assert [series.x.size for series in after.series] == [600, 38]
+
+
+def test_a_process_that_died_in_a_phase_leaves_an_open_span(folder, tmp_path):
+    grown = tmp_path / folder.name
+    grown.mkdir()
+    whole = (folder / "metrics.jsonl").read_bytes()
+    cut = whole.index(b'"phase":"eval"') + 1
+    cut = whole.index(b"\n", cut) + 1
+    (grown / "run.json").write_bytes((folder / "run.json").read_bytes())
+    (grown / "metrics.jsonl").write_bytes(whole[:cut])
+    (model,) = chart_models(lineage.read(grown, cache=False), ["lr"])
+    assert [(span.kind, span.x0) for span in model.spans] == [("eval", 100)]
+
+
+def test_steps_without_a_session_record_and_odd_events_do_not_stop_the_charts(folder, tmp_path):
+    grown = tmp_path / folder.name
+    grown.mkdir()
+    first = orjson.loads((folder / "metrics.jsonl").read_bytes().split(b"\n", 1)[0])
+    odd = [
+        {"kind": "note", "text": "\x1b[31mred"},
+        {"kind": "phase_end", "phase": "eval", "duration_s": 1.0},
+        {"kind": "fp16_skip", "scale_before": 2.0, "scale_after": 1.0},
+        {"kind": "brand_new", "step": 3},
+        {"kind": "alert", "code": "x", "message": "m", "step": 2},
+    ]
+    with (grown / "metrics.jsonl").open("wb") as log:
+        log.write((folder / "metrics.jsonl").read_bytes().split(b"\n", 1)[0] + b"\n")
+        for event in odd:
+            log.write(encode_event({**{key: first[key] for key in ("ts", "run", "session")}, **event}))
+    view = lineage.read(grown, cache=False)
+    for axis in AXES:
+        (model,) = chart_models(view, ["loss"], axis)
+        render(model, View(), 60, 20)
+
+
+@pytest.mark.parametrize(
+    ("continuation", "words"),
+    [
+        (None, ""),
+        (Continuation(verdict="exact", from_step=1, compared_steps=2), "exact"),
+        (Continuation(verdict="within_tolerance", from_step=1, compared_steps=2), "within tolerance"),
+        (Continuation(verdict="unproven", from_step=1, compared_steps=0), "unproven"),
+        (
+            Continuation(
+                verdict="diverged",
+                from_step=400,
+                compared_steps=2,
+                first_difference=FirstDifference(step=401, field="batch"),
+            ),
+            "diverged @401",
+        ),
+    ],
+)
+def test_verdicts_are_told_in_a_word_or_two(continuation, words):
+    assert verdict_words(continuation) == words
