@@ -37,14 +37,22 @@ class ShowCommand(Command):
         ("lineage show tiny-gpt", "a run and its sessions"),
         ("lineage show tiny-gpt@2", "everything about its second session"),
         ("lineage show tiny-gpt@last --json", "the newest one, for scripts"),
+        ("lineage show tiny-gpt --tree", "its sessions, checkpoints, exports and forks as a tree"),
     )
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("ref", metavar="REF", help="a run, or RUN@N, RUN@last for one session")
-        parser.add_argument("--json", action="store_true", help="one JSON document")
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument("--json", action="store_true", help="one JSON document")
+        how.add_argument(
+            "--tree", action="store_true", help="the run's family in its folder: sessions, checkpoints, forks, exports"
+        )
 
     def run(self, args: argparse.Namespace) -> ExitCode:
         target = find(args.ref, args.runs)
+        if args.tree:
+            _show_tree(target)
+            return ExitCode.OK
         glances = session_glances(target.dir, target.record)
         output = Output()
         if args.json:
@@ -57,6 +65,20 @@ class ShowCommand(Command):
             note(f"damaged: {target.problem.what}; this is what the log tells")
             return ExitCode.FAILED
         return ExitCode.OK
+
+
+def _show_tree(target: Target) -> None:
+    from lineage.history.evidence import leaves_of, read_family
+    from lineage.history.tree import render_tree
+
+    runs, leaves = read_family(target.dir.path.resolve().parent)
+    if target.record.id not in runs:  # its run.json is damaged: what the log tells stands in for it
+        runs[target.record.id] = target.record
+        leaves[target.record.id] = leaves_of(target.dir, target.record)
+    output = Output()
+    encoding = getattr(output.stream, "encoding", None) or "utf-8"
+    for line in render_tree(runs, leaves, only=target.record.id, ascii_only="utf" not in encoding.lower()):
+        output.line(line)
 
 
 def _document(target: Target, glances: _Glances) -> dict[str, Any]:

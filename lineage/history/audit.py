@@ -269,7 +269,9 @@ class ResumeAudit:
             "verdict": self.verdict,
             "compared_steps": self.compared_steps,
             "against": self.against,
-            "first_difference": None if first is None else {"before": None, "after": None, **first.to_wire()},
+            "first_difference": None
+            if first is None
+            else {"part": None, "before": None, "after": None, **first.to_wire()},
             "proven": list(self.proven),
             "reason": self.reason,
         }

@@ -153,6 +153,7 @@ class SessionSide:
         label: what to call it (`<run>@2`, `live`).
         recipe: tagged JSON (`lineage_schemas.tagged`).
         unknown: sections this side cannot know (`live` has no recipe); they are not compared.
+        unknown_paths: shell patterns of paths it cannot know within the others.
     """
 
     label: str
@@ -166,6 +167,7 @@ class SessionSide:
     host: str | None = None
     runtime: Mapping[str, object] = field(default_factory=dict)
     unknown: frozenset[Section] = frozenset()
+    unknown_paths: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, run: Run, session: Session) -> SessionSide:
@@ -198,14 +200,19 @@ def diff_sessions(before: SessionSide, after: SessionSide) -> list[Difference]:
     A section that one side cannot know is left out.
     """
     unknown = before.unknown | after.unknown
+    both = (before, after)
     found: list[Difference] = []
     for section in SECTIONS:
         if section in unknown:
             continue
-        old, new = leaves_of(before, section), leaves_of(after, section)
+        old, new = ({p: leaf for p, leaf in leaves_of(s, section).items() if not _hidden(p, both)} for s in both)
         grade = _argv_grade(before, after) if section == "argv" else None
         found += _compare(section, old, new, grade)
     return found
+
+
+def _hidden(path: str, sides: Sequence[SessionSide]) -> bool:
+    return any(fnmatchcase(path, pattern) for side in sides for pattern in side.unknown_paths)
 
 
 def same_paths(before: SessionSide, after: SessionSide) -> list[tuple[Section, str, object]]:
@@ -404,7 +411,11 @@ def _source(side: SessionSide) -> dict[str, Leaf]:
     if side.source is None:
         return {}
     wire = side.source.to_wire()
-    for name in ("patch", "patch_bytes"):  # the path has the session in its name; the digest says what is in it
+    for name in (
+        "patch",
+        "patch_bytes",
+        "problem",
+    ):  # the path has the session in its name; the digest says what is in it
         wire.pop(name, None)
     if "patch_sha256" in wire:
         wire["patch"] = wire.pop("patch_sha256")

@@ -1,0 +1,82 @@
+"""`lineage explain`: what happened around a step, or wherever a curve changed abruptly."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from lineage.cli.command import Command
+from lineage.cli.diagnostics import ExitCode, note
+from lineage.cli.output import Output
+from lineage.cli.refs import find
+from lineage.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from lineage.history.explain import Change
+    from lineage.history.segments import Segment
+
+
+class ExplainCommand(Command):
+    """Say what happened around a step, likeliest cause first; without --step, find the abrupt changes and explain each.
+
+    Is this a new session, and what is other in it? Did the learning rate restore? Were updates skipped? Were other
+    batches read? Did eval or checkpointing take the time? Is a loss no number? When nothing recorded explains a
+    change, that is said.
+
+    Changes of the loss and of the throughput are found by robust statistics (docs/continuation.md), over the steps
+    that count; what was superseded is left out.
+    """
+
+    name = "explain"
+    summary = "what happened around a step, or at each abrupt change"
+    examples = (
+        ("lineage explain tiny-gpt", "every abrupt change of loss and throughput"),
+        ("lineage explain tiny-gpt --step 120", "what happened around step 120"),
+        ("lineage explain tiny-gpt@2 --json", "changes in what the second session trained, for scripts"),
+    )
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("ref", metavar="REF", help="a run, or RUN@N for what one session trained")
+        parser.add_argument("--step", type=int, metavar="N", help="the step to explain")
+        parser.add_argument(
+            "--window", type=int, default=10, metavar="W", help="steps on each side that may hold a cause (default 10)"
+        )
+        parser.add_argument("--json", action="store_true", help="one JSON document")
+
+    def run(self, args: argparse.Namespace) -> ExitCode:
+        from lineage.history.evidence import account_of
+        from lineage.history.explain import explain_step, find_changes, tell
+        from lineage.view import read
+
+        if args.window < 1:
+            raise UsageError("--window is a number of steps, one at least")
+        target = find(args.ref, args.runs)
+        view = read(target.dir.path)
+        last = view.last_step
+        if args.step is not None and not 1 <= args.step <= (last or 0):
+            reached = f"it trained steps 1 to {last}" if last else "it has trained no step"
+            raise NotFoundError(f"there is no step {args.step} in this run", str(target.dir.path), reached)
+        account = account_of(view)
+        changes = (
+            find_changes(account, window=args.window)
+            if args.step is None
+            else explain_step(account, args.step, window=args.window)
+        )
+        if target.session is not None:
+            segment = next((s for s in view.segments if s.session == target.session.id), None)
+            changes = [change for change in changes if _within(change, segment)]
+        output = Output()
+        if args.json:
+            output.json({"changes": [change.to_wire() for change in changes]})
+        else:
+            for line in tell(changes):
+                output.line(line)
+        if not changes:
+            note("no abrupt change of loss or throughput; --step N tells what happened around a step")
+        if view.damage:
+            note(f"the log is damaged in {len(view.damage)} places; what could be read was used")
+        return ExitCode.OK
+
+
+def _within(change: Change, segment: Segment | None) -> bool:
+    return segment is not None and segment.start_step < change.step <= segment.effective_to
