@@ -8,7 +8,7 @@ integers, and after the verdict nothing.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +21,11 @@ from lineage.log.scan import Line
 from lineage_schemas.ids import SessionId
 
 if TYPE_CHECKING:
+    from lineage.history.alerts import Alert, LossJump
     from lineage.history.continuation import Comparer
-    from lineage_schemas.run import Continuation, FirstDifference, Run, Session
+    from lineage.trainer.recorder import Recorder
+    from lineage.trainer.start import ContinuationPolicy
+    from lineage_schemas.run import Continuation, Run, Session
 
 MAX_STEPS: Final = 100_000
 """Steps of the earlier attempt kept for comparison; what a session trained beyond them is left to `lineage audit`."""
@@ -122,32 +125,102 @@ def _begin_of_reference(log_path: Path, checkpoint: str | None) -> int:
         return 0 if floor == 0 else data.find(b"\n", floor) + 1
 
 
-class Continuity:
-    """Feeds a comparer and says when there is something to say.
+class Proof:
+    """Watches the steps of a resumed session until everything is known about its continuation.
 
     Attributes:
-        verdict: the last one that was concluded; None before.
+        is_done: whether no further step needs to be shown; the caller drops the proof then.
     """
 
-    def __init__(self, comparer: Comparer) -> None:
-        self._comparer = comparer
-        self.verdict: Continuation | None = None
+    def __init__(
+        self, before: Before, recorder: Recorder, policy: ContinuationPolicy, alert: Callable[..., object]
+    ) -> None:
+        """Take up what the log told.
+
+        Args:
+            before: what there is to compare with.
+            recorder: writes the verdict, to the log and to run.json.
+            policy: `"warn"` or `"stop"`.
+            alert: `alert(code, message, severity=, details=)`, called at most once a code.
+        """
+        from lineage.history.alerts import LossJump
+
+        self._comparer: Comparer | None = before.comparer
+        self._loss_jump: LossJump | None = LossJump(before.losses)
+        self._expected_lr: Mapping[str, list[float]] | None = None
+        self._recorder = recorder
+        self._policy = policy
+        self._alert = alert
+
+    def begin(self, step: int, expected_lr: Mapping[str, list[float]] | None) -> None:
+        """Give the verdict at once when nothing overlaps; the first learning rates are then checked on their own.
+
+        Args:
+            step: steps complete.
+            expected_lr: rates of the next step by optimizer, where a tracked schedule sets them.
+        """
+        if self._comparer is not None and self._comparer.last_step == 0:
+            self.conclude(step)
+            self._expected_lr = expected_lr
 
     @property
-    def is_hopeless(self) -> bool:
-        """Whether there is nothing to compare with, so that the verdict stands before the first step."""
-        return self._comparer.last_step == 0
+    def is_done(self) -> bool:
+        return self._comparer is None and self._loss_jump is None and self._expected_lr is None
 
-    def feed(self, event: Mapping[str, Any]) -> FirstDifference | None:
-        """Compare one step event as it was written; the first difference, at the step that shows it."""
+    def watch(self, event: Mapping[str, Any], taken_lr: Callable[[], Mapping[str, list[float]]] | None) -> None:
+        """Look at one step event as it was written.
+
+        Args:
+            event: the step.
+            taken_lr: gives the learning rates it was taken with; None when no optimizer stepped.
+
+        Raises:
+            ContinuationDivergedError: it was trained another way before, and the policy is `"stop"`.
+        """
+        step = event["step"]
+        if self._expected_lr is not None:
+            from lineage.history.alerts import unexpected_rates
+
+            if taken_lr is not None:
+                self._say(unexpected_rates(self._expected_lr, taken_lr(), step=step))
+            self._expected_lr = None
+        loss = event["metrics"].get("loss")
+        if self._loss_jump is not None and loss is not None:
+            self._say(self._loss_jump.feed(step, loss))
+            if self._loss_jump.is_done:
+                self._loss_jump = None
+        if self._comparer is not None:
+            self._compare(self._comparer, event, step)
+
+    def conclude(self, step: int) -> Continuation | None:
+        """Write the verdict as far as it is known; None when it was written before. Nothing is compared after it."""
+        if self._comparer is None:
+            return None
+        verdict = self._comparer.verdict()
+        self._comparer = None
+        self._recorder.event("continuation", step=step, **verdict.to_wire(), final=True)
+        self._recorder.set_continuation(verdict)
+        return verdict
+
+    def _compare(self, comparer: Comparer, event: Mapping[str, Any], step: int) -> None:
         from lineage.history.continuation import StepWitness
 
-        return self._comparer.compare(StepWitness.from_fields(event))
+        difference = comparer.compare(StepWitness.from_fields(event))
+        if difference is None and comparer.wants(step + 1):
+            return
+        verdict = self.conclude(step)
+        if difference is None or verdict is None:
+            return
+        message = f"the continuation diverged: {verdict.reason}"
+        self._alert("diverged", message, severity="error", details=difference.to_wire())
+        if self._policy == "stop":
+            raise ContinuationDivergedError(
+                message,
+                f"run {self._recorder.run_id}, session {self._recorder.session_id}",
+                'lineage audit shows both attempts; continuation="warn" goes on all the same',
+                verdict,
+            )
 
-    def is_over(self, step: int) -> bool:
-        """Whether no later step can change the verdict."""
-        return not self._comparer.wants(step + 1)
-
-    def conclude(self) -> Continuation:
-        self.verdict = self._comparer.verdict()
-        return self.verdict
+    def _say(self, alert: Alert | None) -> None:
+        if alert is not None:
+            self._alert(alert.code, alert.message, details=alert.details)

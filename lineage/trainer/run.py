@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from lineage.errors import LineageError, UsageError
 from lineage.trainer import endings
-from lineage.trainer.continuity import ContinuationDivergedError, Continuity, look_back
+from lineage.trainer.continuity import Proof, look_back
 from lineage.trainer.machine import machine_figures
 from lineage.trainer.marks import OptimizerWatch, ScalerWatch
 from lineage.trainer.numbers import merged, plain_metrics
@@ -30,11 +30,9 @@ from lineage_schemas.run import Start
 
 if TYPE_CHECKING:
     from lineage.checkpoint.store import SavedGeneration
-    from lineage.history.alerts import LossJump
     from lineage.trainer.keeper import Keeper, Restored
     from lineage.trainer.recorder import Recorder
     from lineage.trainer.start import ContinuationPolicy
-    from lineage_schemas.run import Continuation
 
 EndStatus = Literal["completed", "failed", "interrupted", "preempted"]
 
@@ -70,9 +68,7 @@ class Run:
         self._recorder = recorder
         self._keeper = keeper
         self._policy = continuation
-        self._continuity: Continuity | None = None
-        self._loss_jump: LossJump | None = None
-        self._expected_lr: Mapping[str, list[float]] | None = None
+        self._proof: Proof | None = None
         self._log_every = max(1, log_every)
         self._witness_steps = witness_steps
         self._witness_left = witness_steps
@@ -366,10 +362,10 @@ class Run:
         loss = values.get(_LOSS)
         if loss is not None and loss - loss != 0.0:
             self._note_nonfinite(number, loss)
-        if self._loss_jump is not None or self._expected_lr is not None:
-            self._watch_resume(number, loss)
-        if self._continuity is not None:
-            self._compare(number, event)
+        if self._proof is not None:
+            self._proof.watch(event, self._optimizers.taken_with if self._attempted else None)
+            if self._proof.is_done:
+                self._proof = None
         if time.monotonic() >= self._system_due:
             self._log_system()
 
@@ -452,84 +448,27 @@ class Run:
             start = Start(kind="fresh", step=self.step)
         self._recorder.begin(start, self._keeper.runtime(), parent=self._keeper.parent)
         self._base = self._recorder.step_base()
-        self._look_back()
+        self._begin_proof()
         self._witness_left = self._witness_steps
         self._optimizers.wanted = True
         endings.watch(self)
 
-    def _look_back(self) -> None:
+    def _begin_proof(self) -> None:
         """Read from the log what the steps to come are compared with."""
         session = self._recorder.store.session
         if self._policy == "off" or session is None:
             return
         restored = self._keeper.restored
+        proven = list(restored.proven) if restored else []
         try:
-            before = look_back(
-                self._recorder.dir.log,
-                self._recorder.store.record,
-                session,
-                list(restored.proven) if restored else [],
-            )
+            before = look_back(self._recorder.dir.log, self._recorder.store.record, session, proven)
         except (LineageError, OSError) as error:
             self._recorder.warn(f"the continuation is not compared while training: {error}")
             return
-        if before is None:
-            return
-        from lineage.history.alerts import LossJump
-
-        self._loss_jump = LossJump(before.losses)
-        continuity = Continuity(before.comparer)
-        if continuity.is_hopeless:
-            self._conclude(continuity)
-            if restored is not None and self._keeper.has_schedule():
-                self._expected_lr = restored.expected_lr
-        else:
-            self._continuity = continuity
-
-    def _watch_resume(self, number: int, loss: float | None) -> None:
-        """Alerts that only the first steps of a resumed session can raise."""
-        from lineage.history.alerts import unexpected_rates
-
-        found = []
-        if self._expected_lr is not None:
-            if self._attempted:
-                found.append(unexpected_rates(self._expected_lr, self._optimizers.taken_with(), step=number))
-            self._expected_lr = None
-        if self._loss_jump is not None and loss is not None:
-            found.append(self._loss_jump.feed(number, loss))
-            if self._loss_jump.is_done:
-                self._loss_jump = None
-        for alert in found:
-            if alert is not None:
-                self._alert(alert.code, alert.message, details=alert.details)
-
-    def _compare(self, number: int, event: Mapping[str, Any]) -> None:
-        """Compare the step just logged with the earlier attempt at it."""
-        continuity = self._continuity
-        if continuity is None:
-            return
-        difference = continuity.feed(event)
-        if difference is None and not continuity.is_over(number):
-            return
-        verdict = self._conclude(continuity)
-        if difference is None:
-            return
-        self._alert("diverged", f"the continuation diverged: {verdict.reason}", severity="error")
-        if self._policy == "stop":
-            raise ContinuationDivergedError(
-                f"the continuation diverged: {verdict.reason}",
-                f"run {self.id}, session {self.session}",
-                'lineage audit shows both attempts; continuation="warn" goes on all the same',
-                verdict,
-            )
-
-    def _conclude(self, continuity: Continuity) -> Continuation:
-        """Write the verdict, to the log and to run.json; nothing is compared after it."""
-        verdict = continuity.conclude()
-        self._continuity = None
-        self._event("continuation", **verdict.to_wire(), final=True)
-        self._recorder.set_continuation(verdict)
-        return verdict
+        if before is not None:
+            self._proof = Proof(before, self._recorder, self._policy, self._alert)
+            scheduled = restored is not None and self._keeper.has_schedule()
+            self._proof.begin(self.step, restored.expected_lr if restored and scheduled else None)
 
     def _completed_step(self) -> int:
         if self._current is None:
@@ -645,9 +584,9 @@ class Run:
                 return
             self._begin()
         self._ended = status
-        if self._continuity is not None:
-            self._conclude(self._continuity)
         step = self.step if self._current is None or not self._advanced else self._current
+        if self._proof is not None:
+            self._proof.conclude(step)
         self._recorder.end(status, reason, step)
         self._optimizers.remove()
         endings.forget(self)
