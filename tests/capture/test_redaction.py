@@ -412,7 +412,7 @@ EACH_KIND = [
     "sk_live_" + "a1" * 12, "sk-proj-" + "a1" * 20, "sk-ant-api03-" + "a1" * 20, "hf_" + "aB" * 17, "gsk_" + "a1" * 25,
     "npm_" + "a1" * 18, "wandb_v1_" + "a1" * 20, "nvapi-" + "a1" * 20, "xoxb-123456789012-" + "aB" * 12, "xapp-1-A1-12-ab",
     "AIza" + "a1b2c" * 7, "ya29." + "a1" * 20, "SG." + "a1" * 11 + "." + "b2" * 20, "pypi-AgE" + "a1" * 40,
-    "dop_v1_" + "a1" * 32, "dapi" + "a1" * 16, "AGE-SECRET-KEY-1" + "Q3" * 29, "eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl",
+    "dop_v1_" + "a1" * 32, "dapi" + "a1" * 16, "AGE-SECRET-KEY-1" + "Q3" * 29, "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
 ]  # fmt: skip
 
 
