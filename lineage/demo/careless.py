@@ -8,7 +8,7 @@ Lineage only watches here: the objects are tracked, so that the log says what ea
 `run.steps(..., start=N)` goes on counting. Nothing is restored by it, and nobody is warned (`continuation="off"`). The
 evidence is in the log all the same: steps that were trained twice, another way the second time.
 
-    python -m lineage.demo.careless --steps 240 --runs runs
+    python -m lineage.demo.careless --steps 180 --runs runs
 """
 
 from __future__ import annotations

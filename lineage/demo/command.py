@@ -28,7 +28,7 @@ class DemoCommand(Command):
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("dir", nargs="?", metavar="DIR", help="folder of runs (default: that of --runs)")
-        parser.add_argument("--steps", type=int, metavar="N", help="steps of the whole run, at least 60 (default: 240)")
+        parser.add_argument("--steps", type=int, metavar="N", help="steps of the whole run, at least 60 (default: 180)")
         parser.add_argument(
             "--seed", type=int, default=1, metavar="S", help="of weights, dropout and data (default: 1)"
         )

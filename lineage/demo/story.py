@@ -42,13 +42,13 @@ class Plan:
 
     @classmethod
     def make(cls, *, steps: int | None, seed: int, fast: bool) -> Plan:
-        """A plan, 240 steps long unless said otherwise (60 when fast).
+        """A plan, 180 steps long unless said otherwise (60 when fast).
 
         Raises:
             UsageError: too few steps for the story, or a negative seed.
         """
         if steps is None:
-            steps = MIN_STEPS if fast else 240
+            steps = MIN_STEPS if fast else 180
         if steps < MIN_STEPS:
             raise UsageError(f"{steps} steps are too few for the story", hint=f"give --steps {MIN_STEPS} or more")
         if seed < 0:
@@ -181,6 +181,12 @@ class Story:
     def completed(self) -> None:
         self.stage.act("3", "And again", "A third process goes on to the end.")
         seen = self.train_to_the_end()
+        if seen.continuation and not seen.continuation["compared_steps"]:
+            proven = ", ".join(seen.continuation.get("proven", [])) or "nothing"
+            self.stage.say(
+                "Nothing was lost this time, so no step was trained twice and there is nothing to compare. "
+                f"Lineage says so: {seen.continuation['verdict']}, beyond what the checkpoint proves ({proven})."
+            )
         self.stage.say(
             f"It went on after step {seen.restored} and finished at step {seen.step}; "
             f"loss on text it never learned from: {figure(seen.eval_loss)} nats a byte (5.55 is a blind guess)."

@@ -3,7 +3,7 @@
 This is the example to read: a plain training script, in which every line that is there for Lineage is marked. Start it,
 kill it, and start it again; it goes on where its last checkpoint stands.
 
-    python -m lineage.demo.train --steps 240 --runs runs
+    python -m lineage.demo.train --steps 180 --runs runs
 
 The first line it prints is the folder of the run.
 """
@@ -42,7 +42,7 @@ class Config:
         eval_blocks: blocks of held-out text that an evaluation reads.
     """
 
-    max_steps: int = 240
+    max_steps: int = 180
     seed: int = 1
     batch_size: int = 8
     accumulation: int = 2
@@ -57,9 +57,9 @@ class Config:
     grad_clip: float = 1.0
     init_scale: float = 2.0**24
     growth_interval: int = 20
-    eval_every: int = 20
+    eval_every: int = 15
     eval_blocks: int = 64
-    checkpoint_every: int = 40
+    checkpoint_every: int = 30
     threads: int = 2
 
 
