@@ -10,7 +10,8 @@ that both ways accept the same lines. Bad lines are located in `Columns.damage` 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -30,6 +31,7 @@ MAX_SESSIONS: Final = 10_000
 """Sessions kept apart; lines of further ones are reported as damage, since no real run has so many."""
 
 _BLOCK_BYTES: Final = 1 << 20
+_AHEAD_FROM_BYTES: Final = 8 << 20
 _MAX_LAYOUTS: Final = 32
 _LEARN_AFTER: Final = 16
 """Lines that must be left in a block before it pays to learn their layout."""
@@ -61,7 +63,7 @@ class Buffer(Generic[S]):
     def append(self, values: npt.NDArray[S]) -> None:
         end = self._count + len(values)
         if end > len(self._data):
-            grown: npt.NDArray[S] = np.empty(max(end, len(self._data) * 3 // 2, 64), self._dtype)
+            grown: npt.NDArray[S] = np.empty(max(end, 2 * len(self._data), 64), self._dtype)
             grown[: self._count] = self._data[: self._count]
             self._data = grown
         self._data[self._count : end] = values
@@ -355,41 +357,24 @@ class Columns:
         if size <= self._searched:
             return False  # the torn tail is as it was
         began = self.offset
-        position = self.offset
-        parts: list[bytes] = []
-        held = 0
-        while position < size and (self.offset < stop):
-            chunk = os.pread(fd, min(_BLOCK_BYTES, size - position), position)
-            if not chunk:
-                break
-            position += len(chunk)
-            end = chunk.rfind(b"\n") + 1
-            if not end:
-                held += len(chunk)
-                parts = [*parts, chunk] if held < MAX_LINE_BYTES else []
-                continue
-            if held >= MAX_LINE_BYTES:
-                first = chunk.find(b"\n") + 1
-                self._damaged(Damage(self.offset, held + first, f"the line is longer than {MAX_LINE_BYTES} bytes"))
-                self.offset += held + first
-                block = chunk[first:end]
+        reader = _Blocks(fd, began, stop, size)
+        items: Iterator[Block | int] = iter(reader)
+        if min(stop, size) - began > _AHEAD_FROM_BYTES:
+            items = _ahead(items)
+        for item in items:
+            if isinstance(item, Block):
+                self._take(item)
             else:
-                block = b"".join((*parts, chunk[:end]))
-            parts = [chunk[end:]] if end < len(chunk) else []
-            held = len(chunk) - end
-            if block:
-                self._take(block)
-        self._searched = position
-        if self.offset < size <= position:
-            self._searched = size
+                self._damaged(Damage(self.offset, item, f"the line is longer than {MAX_LINE_BYTES} bytes"))
+                self.offset += item
+        self._searched = reader.position
         return self.offset > began
 
     def _damaged(self, damage: Damage) -> None:
         self.damage[-1:] = merge_damage([*self.damage[-1:], damage])
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, block: Block) -> None:
         """Add a block of whole lines that begins at `offset`."""
-        block = Block(data)
         left: Ints = np.arange(len(block), dtype=np.int64)
         parts: list[Steps] = []
         for layout in list(self._layouts):
@@ -423,7 +408,7 @@ class Columns:
             by_session.setdefault(part.session, []).append(part)
         for session, found in by_session.items():
             self.sessions[SessionId(session)].append(found)
-        self.offset = base + len(data)
+        self.offset = base + block.size_bytes
 
     def _match(self, layout: Layout, block: Block, rows: Ints, parts: list[Steps]) -> Ints:
         """Read those rows that have the layout; the others."""
@@ -483,6 +468,53 @@ class Columns:
 
         column_cache.save(self, column_cache.Identity.of(fd, os.fstat(fd)))
         self._cached = self.offset  # also when it could not be saved: trying at every refresh would help nobody
+
+
+class _Blocks:
+    """Whole lines of a file in blocks; in the place of a line that is too long, how many bytes it has.
+
+    Attributes:
+        position: how far the file was read, a torn tail included.
+    """
+
+    def __init__(self, fd: int, offset: int, stop: int, size: int) -> None:
+        self.position = offset
+        self._fd = fd
+        self._stop = stop
+        self._size = size
+
+    def __iter__(self) -> Iterator[Block | int]:
+        offset = self.position
+        parts: list[bytes] = []
+        held = 0
+        while self.position < self._size and offset < self._stop:
+            chunk = os.pread(self._fd, min(_BLOCK_BYTES, self._size - self.position), self.position)
+            if not chunk:
+                return
+            self.position += len(chunk)
+            end = chunk.rfind(b"\n") + 1
+            if not end:
+                held += len(chunk)
+                parts = [*parts, chunk] if held < MAX_LINE_BYTES else []
+                continue
+            begin = 0
+            if held >= MAX_LINE_BYTES:
+                begin = chunk.find(b"\n") + 1
+                yield held + begin
+            if begin < end:
+                yield Block(memoryview(chunk)[begin:end], parts)
+            offset = self.position - (len(chunk) - end)
+            parts = [chunk[end:]] if end < len(chunk) else []
+            held = len(chunk) - end
+
+
+def _ahead(items: Iterator[Block | int]) -> Iterator[Block | int]:
+    """The same items, the next one made on another thread meanwhile: reading and indexing wait for no parser."""
+    with ThreadPoolExecutor(1, "lineage-columns") as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
 
 
 class _Loose:

@@ -12,7 +12,9 @@ Numbers are parsed by orjson, which rounds as `float()` does.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Literal, cast
 
 import numpy as np
@@ -28,6 +30,8 @@ _Mask = npt.NDArray[np.bool_]
 
 MAX_HOLE: Final = 72
 """Widest text a hole may have: a digest of 64 digits with its quotes, or any number a writer prints."""
+
+_PADDING: Final = bytes(MAX_HOLE + 1)
 
 _TOKEN: Final = re.compile(
     rb'[ \t\r\n]*(?:("(?:[^"\\]|\\.)*")|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|([{}\[\],:])|(true|false|null))'
@@ -55,12 +59,12 @@ _ROLES: Final[dict[str, Role]] = {
 class Block:
     """A piece of a log that ends with a newline, indexed: where its lines are, and their delimiters."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.padded = data + bytes(MAX_HOLE + 1)  # a window on the last hole may look past the end
-        buffer = np.frombuffer(data, np.uint8)
-        newline = buffer == 10
-        self.ends: Ints = np.flatnonzero(newline)
+    def __init__(self, data: bytes | memoryview, before: Iterable[bytes] = ()) -> None:
+        # One copy, with room behind the last hole for a window that looks past the end.
+        self.padded = b"".join((*before, data, _PADDING))
+        self.size_bytes = len(self.padded) - len(_PADDING)
+        buffer = np.frombuffer(self.padded, np.uint8, self.size_bytes)
+        self.ends: Ints = np.flatnonzero(buffer == 10)
         self.starts: Ints = np.empty_like(self.ends)
         self.starts[:1] = 0
         self.starts[1:] = self.ends[:-1] + 1
@@ -73,7 +77,7 @@ class Block:
         return len(self.ends)
 
     def line(self, row: int) -> bytes:
-        return self.data[self.starts[row] : self.ends[row]]
+        return self.padded[self.starts[row] : self.ends[row]]
 
     def window(self, positions: Ints, width: int) -> _Bytes:
         """`width` bytes from each position, one row each."""
@@ -199,7 +203,8 @@ class Layout:
                     return None
                 continue
             optional = hole.role not in {"ts", "step", "number"}
-            values = _parse(_text(block, starts[index], width, optional=optional), rows.size)
+            exact = hole.role in {"step", "tokens", "samples"}
+            values = _parse(_text(block, starts[index], width, optional=optional), rows.size, exact=exact)
             if values is None:
                 return None
             if hole.role == "metric":
@@ -227,6 +232,13 @@ class Layout:
         )
 
 
+@lru_cache(maxsize=MAX_HOLE + 1)
+def _prefixes(widest: int) -> npt.NDArray[np.void]:
+    """For each width up to `widest`, the mask of the cells of a row that a text of that width and its comma fill."""
+    table = np.tri(widest + 1, dtype=np.bool_)
+    return table.view(f"V{widest + 1}").reshape(widest + 1)
+
+
 def _text(block: Block, starts: Ints, widths: Ints, *, optional: bool) -> bytes | None:
     """The texts in one hole, each followed by a comma; None when one begins like no number."""
     widest = int(widths.max())
@@ -238,23 +250,37 @@ def _text(block: Block, starts: Ints, widths: Ints, *, optional: bool) -> bytes 
         grid[:, widest] = _COMMA
         return grid.tobytes()
     grid[np.arange(len(widths)), widths] = _COMMA
-    return grid[np.arange(widest + 1) <= widths[:, None]].tobytes()
+    filled = _prefixes(widest)[widths].view(np.bool_).reshape(grid.shape)
+    return grid[filled].tobytes()
 
 
-def _parse(text: bytes | None, count: int) -> Floats | Ints | None:
-    """Comma-ended numbers as an array: int64 when all are such, else float64 with NaN for null."""
+def _parse(text: bytes | None, count: int, *, exact: bool) -> Floats | Ints | None:
+    """Comma-ended numbers as an array of `count` float64, NaN for null.
+
+    With `exact` they are int64 when all are integers of 64 bits.
+    """
     if text is None:
         return None
+    first = text[: text.index(b",") + 1]
+    constant = text == first * count
     try:
-        values = orjson.loads(b"[" + text[:-1] + b"]")
+        values = orjson.loads(b"[" + (first if constant else text)[:-1] + b"]")
     except orjson.JSONDecodeError:
         return None
-    if len(values) != count:
+    if len(values) != (1 if constant else count):
         return None
-    array = np.array(values)
-    if array.dtype in {np.dtype(np.int64), np.dtype(np.float64)}:
-        return cast("Floats | Ints", array)
-    return np.array(values, dtype=np.float64)  # null among them, or integers beyond 64 bits
+    if constant:
+        is_integer = exact and type(values[0]) is int and -(2**63) <= values[0] < 2**63
+        array = np.array(values, dtype=np.int64 if is_integer else np.float64)
+        return cast("Floats | Ints", np.repeat(array, count))
+    if exact:
+        found = np.array(values)
+        if found.dtype == np.int64:
+            return cast("Ints", found)
+    try:
+        return np.fromiter(values, np.float64, count)
+    except TypeError:
+        return np.array(values, dtype=np.float64)  # null among them
 
 
 def _all_digests(block: Block, starts: Ints, widths: Ints) -> bool:

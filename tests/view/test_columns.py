@@ -144,9 +144,12 @@ BETWEEN = [
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-@given(data=logs(), block=st.sampled_from([1, 37, 300, 5000, 1 << 20]), steps=st.integers(1, 6))
-def test_columns_are_what_the_lines_say_however_they_are_cut(tmp_path_factory, monkeypatch, data, block, steps):
+@given(data=logs(), block=st.sampled_from([1, 37, 300, 5000, 1 << 20]), steps=st.integers(1, 6), ahead=st.booleans())
+def test_columns_are_what_the_lines_say_however_they_are_cut(
+    tmp_path_factory, monkeypatch, *, data, block, steps, ahead
+):
     monkeypatch.setattr(columns, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(columns, "_AHEAD_FROM_BYTES", 0 if ahead else 1 << 30)
     monkeypatch.setattr(columns, "_LEARN_AFTER", 2)
     folder = tmp_path_factory.mktemp("run")
     log = folder / "metrics.jsonl"
@@ -289,6 +292,7 @@ def test_sessions_and_names_without_end_cost_no_more_than_their_bytes(tmp_path):
 def test_a_line_that_is_too_long_is_one_damage_and_its_neighbours_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(columns, "MAX_LINE_BYTES", 5000)
     monkeypatch.setattr(columns, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(columns, "_AHEAD_FROM_BYTES", 0)
     long = step(2, {"x" * 9000: 1.0})
     (tmp_path / "metrics.jsonl").write_bytes(step(1, {"loss": 1.0}) + long + step(3, {"loss": 3.0}))
     found = Columns.open(tmp_path)
@@ -337,7 +341,9 @@ class TestCache:
         """Sizes of the blocks that were parsed from now on."""
         sizes = []
         real = Columns._take
-        monkeypatch.setattr(Columns, "_take", lambda self, data: (sizes.append(len(data)), real(self, data))[1])
+        monkeypatch.setattr(
+            Columns, "_take", lambda self, block: (sizes.append(block.size_bytes), real(self, block))[1]
+        )
         return sizes
 
     def test_a_second_reader_parses_nothing_and_says_the_same(self, run, monkeypatch):
