@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lineage.errors import LockedError
+from lineage.runs import lock as lock_module
 from lineage.runs.lock import LockOwner, RunLock, probe
 
 HOLD = """
@@ -154,6 +155,7 @@ RACE = """
 import sys, time
 from pathlib import Path
 from lineage.errors import LockedError
+from lineage.runs import lock as lock_module
 from lineage.runs.lock import RunLock
 print("ready", flush=True)
 for line in sys.stdin:
@@ -249,3 +251,22 @@ def test_a_folder_without_a_lock_file_is_free_and_stays_untouched(tmp_path: Path
     assert probe(tmp_path) is None
     assert probe(tmp_path / "missing") is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_on_a_file_removed_before_it_was_taken_is_not_believed(tmp_path: Path, monkeypatch) -> None:
+    """Between our open and our lock somebody removes the file: our lock would be one that nobody else looks at."""
+    real, opened = lock_module._open, []
+
+    def open_and_lose(path: Path, flags: int) -> int:
+        fd = real(path, flags)
+        if not opened:
+            path.unlink()
+        opened.append(fd)
+        return fd
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock_module, "_open", open_and_lose)
+        lock = RunLock.acquire(tmp_path, "s01-00000001")
+    assert len(opened) == 2
+    assert probe(tmp_path) == lock.owner
+    lock.close()
