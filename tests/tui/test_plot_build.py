@@ -267,3 +267,19 @@ def test_steps_without_a_session_record_and_odd_events_do_not_stop_the_charts(fo
 )
 def test_verdicts_are_told_in_a_word_or_two(continuation, words):
     assert verdict_words(continuation) == words
+
+
+def test_a_learning_rate_is_never_smoothed_and_the_header_does_not_say_so(view):
+    (rate,) = chart_models(view, ["lr"])
+    frame = render(rate, View(smoothing=0.99), 100, 30)
+    assert not frame.facts.smoothing
+    assert frame.same_as(render(rate, View(), 100, 30))
+
+
+def test_superseded_steps_are_smoothed_with_what_came_before_them(view):
+    (model,) = chart_models(view, ["grad_norm"])
+    bright, dim = model.series
+    memo = Memo()
+    smooth, _ = memo.smoothed(bright, 0.99)
+    branch, _ = memo.smoothed(dim, 0.99)
+    assert branch[0] == pytest.approx(smooth[199], rel=1e-9)

@@ -42,6 +42,7 @@ DEFAULT_NAMES: Final = ("loss", "lr", "grad_norm")
 THROUGHPUT: Final = ("tokens_per_s", "samples_per_s", "step_s")
 UNITS: Final[dict[str, str]] = {"step_s": "s"}
 DEATHS: Final = frozenset({"killed", "failed"})
+LEAD: Final = 4096  # samples that warm up the smoothing of superseded steps
 GAP_S: Final = 60.0  # a pause between sessions shorter than this is not worth a line
 _AXIS_WORDS: Final[dict[Axis, tuple[str, XKind]]] = {
     "step": ("step", "count"),
@@ -107,6 +108,7 @@ class _Rows:
     x: Floats
     y: Floats
     breaks: Ints
+    lead: Floats | None = None
 
 
 class _Grown:
@@ -223,10 +225,11 @@ class _Builder:
     def _curves(self, view: RunView, name: str, clock: _Clock) -> list[SeriesData]:
         """The effective history, what was superseded of each session, and the evaluations of the same name."""
         rows = self._effective(view, name, clock.axis)
-        curves = [_series(name, view.record.name or name, rows, clock.axis)]
+        curves = [_series(name, name, view.record.name or name, rows, clock.axis)]
         curves += [
             replace(
-                _series(f"{name}/{segment.session}", f"s{segment.ordinal} superseded", found, clock.axis), dimmed=True
+                _series(name, f"{name}/{segment.session}", f"s{segment.ordinal} superseded", found, clock.axis),
+                dimmed=True,
             )
             for segment in view.segments
             if segment.num_superseded and (found := self._superseded(view, name, segment, clock)).x.size
@@ -240,8 +243,9 @@ class _Builder:
             )
             order = np.argsort(x, kind="stable")
             order = order[np.isfinite(x[order])]
-            eval_rows = _Rows(steps[order], x[order], evals.value[order], np.empty(0, dtype=np.int64))
-            curves.append(replace(_series(f"{name}/eval", "eval", eval_rows, clock.axis), hue=1, smooth=False))
+            turns = np.flatnonzero(np.diff(evals.session[order])) + 1 if clock.axis == "wall" else np.empty(0, np.int64)
+            eval_rows = _Rows(steps[order], x[order], evals.value[order], turns.astype(np.int64))
+            curves.append(replace(_series(name, f"{name}/eval", "eval", eval_rows, clock.axis), hue=1, smooth=False))
         return curves
 
     def _effective(self, view: RunView, name: str, axis: Axis) -> _Rows:
@@ -283,13 +287,14 @@ class _Builder:
         order = np.argsort(step, kind="stable")
         step = step[order]
         first = max(int(np.searchsorted(step, segment.effective_to, side="right")) - 1, 0)
+        lead = found.value[order[max(first - LEAD, 0) : first]]
         order, step = order[first:], step[first:]
         if clock.axis == "tokens":
             x = self._superseded_tokens(view, segment, step)
         else:
             x = {"train": found.train_time, "wall": found.time}.get(clock.axis, found.step.astype(np.float64))[order]
         x = np.maximum.accumulate(x) if x.size else x
-        rows = _Rows(step, x, found.value[order], np.empty(0, dtype=np.int64))
+        rows = _Rows(step, x, found.value[order], np.empty(0, dtype=np.int64), lead)
         self._old[name, segment.session] = rows
         return rows
 
@@ -316,7 +321,7 @@ class _Builder:
                 if number + 1 < len(view.segments):
                     self._old[name, segment.session] = rows
             if rows.x.size:
-                curve = _series(f"{name}/{segment.session}", f"s{segment.ordinal}", rows, "session")
+                curve = _series(name, f"{name}/{segment.session}", f"s{segment.ordinal}", rows, "session")
                 curves.append(replace(curve, hue=number))
         return curves
 
@@ -356,22 +361,22 @@ class _Builder:
 _BUILDERS: Final[weakref.WeakKeyDictionary[RunView, _Builder]] = weakref.WeakKeyDictionary()
 
 
-def _series(key: str, label: str, rows: _Rows, axis: Axis) -> SeriesData:
+def _series(name: str, key: str, label: str, rows: _Rows, axis: Axis) -> SeriesData:
     """Rows as a curve; rows without an x are counted, not drawn."""
     good = np.isfinite(rows.x)
     dropped = int(rows.x.size - np.count_nonzero(good))
     step = None if axis == "step" else rows.step.astype(np.int64)
-    if not dropped:
-        return SeriesData(key, label, rows.x, rows.y, step=step, breaks=rows.breaks)
-    return SeriesData(
-        key,
-        label,
-        rows.x[good],
-        rows.y[good],
-        step=None if step is None else step[good],
-        breaks=np.searchsorted(np.flatnonzero(good), rows.breaks),
-        num_dropped=dropped,
-    )
+    x, y, breaks = rows.x, rows.y, rows.breaks
+    if dropped:
+        x, y, step = x[good], y[good], None if step is None else step[good]
+        breaks = np.searchsorted(np.flatnonzero(good), breaks)
+    smooth = not _is_schedule(name)
+    return SeriesData(key, label, x, y, step=step, breaks=breaks, num_dropped=dropped, smooth=smooth, lead=rows.lead)
+
+
+def _is_schedule(name: str) -> bool:
+    """Whether a metric is set rather than measured: smoothing a learning rate would only delay it."""
+    return name == "lr" or name.startswith(("lr/", "lr_")) or name.endswith(("/lr", "_lr"))
 
 
 def _eval_x(clock: _Clock, row: int, steps: Floats, evals: Series) -> float:

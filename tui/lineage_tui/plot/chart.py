@@ -56,7 +56,7 @@ def render(
 
     drawn = [_curve(scene, series, memo, front=series is front) for series in shown]
     noise: Curve | None = None
-    if front is not None and view.smoothing > 0:
+    if front is not None and front.smooth and view.smoothing > 0:
         noise = _raw_curve(scene, front, memo)
     everything = drawn if noise is None else [*drawn, noise]
 

@@ -147,7 +147,7 @@ class Memo:
         if weight <= 0 or series.y.size == 0 or not series.smooth:
             return series.y, self.pyramid(series)
         kept = self._keep(self._smooth, series.key, series.y)
-        return kept.smooth(series.y, weight)
+        return kept.smooth(series.y, weight, series.lead)
 
     def _keep(self, table: dict[str, _Kept], key: str, y: Floats) -> _Kept:
         kept = table.pop(key, None)
@@ -191,10 +191,12 @@ class _Kept:
         self._seen(y)
         return self._pyramid
 
-    def smooth(self, y: Floats, weight: float) -> tuple[Floats, Pyramid | None]:
+    def smooth(self, y: Floats, weight: float, lead: Floats | None) -> tuple[Floats, Pyramid | None]:
         done = self._num_seen
         if weight != self._weight:
             done, self._state, self._pyramid, self._weight = 0, EmaState(), None, weight
+        if done == 0 and lead is not None:
+            self._state = ema(lead, weight)[1]
         if done < y.size:
             new, self._state = ema(y[done:], weight, self._state)
             if self._smoothed.size < y.size or done == 0:

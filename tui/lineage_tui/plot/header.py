@@ -23,7 +23,7 @@ def facts_of(scene: Scene, drawn: Sequence[Curve], num_clipped: int) -> HeaderFa
     front = next((curve for curve in drawn if curve.front), drawn[0] if drawn else None)
     per_column = 0.0 if front is None else front.folded.num_samples / scene.plot.width
     return HeaderFacts(
-        smoothing=f"ema {view.smoothing:.5g}" if view.smoothing > 0 else "",
+        smoothing=f"ema {view.smoothing:.5g}" if view.smoothing > 0 and any(c.series.smooth for c in drawn) else "",
         folding=f"{marks.approx}{format_short(float(round(per_column)))} per column" if per_column >= 1.5 else "",
         clipping=f"{marks.above}{marks.below} clipped" if num_clipped else "",
         scale=" ".join(scale),

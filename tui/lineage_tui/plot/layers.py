@@ -23,7 +23,7 @@ MARK_FG: Final[dict[str, Fg]] = {
     "checkpoint": Fg.CHECKPOINT,
     "note": Fg.NOTE,
 }
-MARK_ORDER: Final = ("note", "checkpoint", "fp16_skip", "lr_restore", "alert", "nonfinite")  # the last one wins a cell
+MARK_ORDER: Final = ("note", "fp16_skip", "checkpoint", "lr_restore", "alert", "nonfinite")  # the last one wins a cell
 SPAN_BG: Final[dict[str, Bg]] = {"eval": Bg.EVAL, "checkpoint": Bg.CHECKPOINT, "restore": Bg.RESTORE}
 SPAN_SHORT: Final[dict[str, str]] = {"checkpoint": "ckpt"}
 LINE_ORDER: Final = ("boundary", "death", "gap")  # the first one wins a cell
@@ -37,6 +37,7 @@ VERDICT_FG: Final[dict[str, Fg]] = {
 }
 LETTER_EVERY: Final = 24  # cells from letter to letter on one line
 FARTHEST_LABEL: Final = 3  # rows between the end of a line and its value
+GAP: Final = "gap"  # the kind of a span in which nobody worked: its blank plot says so
 CROWDED: Final = 0.5  # of the columns: phases that tint more than this say nothing, and stay out of the plot
 
 
@@ -64,7 +65,7 @@ def spans(scene: Scene) -> None:
     words: list[tuple[int, str]] = []
     for kind, columns in covered.items():
         areas: list[slice] = []
-        if columns.sum() <= plot.width * CROWDED:
+        if kind != GAP and columns.sum() <= plot.width * CROWDED:
             areas.append(slice(plot.y, plot.y + plot.height))
         if scene.layout.phases is not None:
             areas.append(slice(scene.layout.phases, scene.layout.phases + 1))
@@ -367,22 +368,30 @@ def last_values(scene: Scene, drawn: Sequence[Curve]) -> None:
     ]
     ends.sort(key=lambda one: -one[0])
     middle = next((number for number, (_, curve) in enumerate(ends) if curve.front), 0)
-    placed: dict[int, int] = {}
-    for numbers, step in ((range(middle, len(ends)), 1), (range(middle - 1, -1, -1), -1)):
-        limit = placed.get(middle)
-        for number in numbers:
-            wanted = scene.row(ends[number][0])
-            row = wanted if limit is None else (max(wanted, limit + 1) if step > 0 else min(wanted, limit - 1))
-            if plot.y <= row < plot.y + plot.height and abs(row - wanted) <= FARTHEST_LABEL:
-                placed[number] = limit = row
-    for number, row in placed.items():
-        value, curve = ends[number]
+    wanted = [scene.row(value) for value, _ in ends]
+    for (value, curve), row, near in zip(
+        ends, _spread(wanted, middle, plot.y, plot.y + plot.height), wanted, strict=True
+    ):
         text = format_short(value)
         letter = scene.letters.get(curve.series.key, "")
         if letter and len(text) + 2 < LAST_WIDTH:
             text = f"{letter} {text}"
-        if len(text) < LAST_WIDTH:
+        if len(text) < LAST_WIDTH and plot.y <= row < plot.y + plot.height and abs(row - near) <= FARTHEST_LABEL:
             scene.canvas.put(row, plot.x + plot.width + 1, text, curve.fg)
+
+
+def _spread(wanted: Sequence[int], middle: int, top: int, stop: int) -> list[int]:
+    """Rows in ascending order, each its own, as near to the ascending wanted ones as may be; `middle` moves last."""
+    rows = list(wanted)
+    for number in range(middle + 1, len(rows)):
+        rows[number] = max(rows[number], rows[number - 1] + 1)
+    for number in range(middle - 1, -1, -1):
+        rows[number] = min(rows[number], rows[number + 1] - 1)
+    for number in range(len(rows)):
+        rows[number] = max(rows[number], top + number)
+    for number in range(len(rows) - 1, -1, -1):
+        rows[number] = min(rows[number], stop - len(rows) + number)
+    return rows
 
 
 def _last_value(curve: Curve) -> float | None:

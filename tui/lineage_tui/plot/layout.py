@@ -216,7 +216,7 @@ def y_window(model: ChartModel, front: SeriesData | None, view: View, memo: Memo
         last = min(int(np.searchsorted(series.x, xs[1], side="right")) + 1, series.x.size)
         has_samples = has_samples or last > first
         kinds = [memo.smoothed(series, view.smoothing)]
-        if view.smoothing > 0 and series is front:
+        if view.smoothing > 0 and series.smooth and series is front:
             kinds.append((series.y, memo.pyramid(series)))
         for y, pyramid in kinds:
             extremes = None

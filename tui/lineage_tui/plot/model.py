@@ -31,7 +31,8 @@ class SeriesData:
         step: the step of each sample where x is something else; readouts name it.
         breaks: ascending indices i at which no line joins sample i-1 to sample i (a gap in wall time).
         num_dropped: samples the builder left out because x was not finite; the header owns up to them.
-        smooth: follow the view's smoothing; False for a few points that mean something one by one.
+        smooth: follow the view's smoothing; False for schedules, and for points that mean something one by one.
+        lead: samples before the first one, not drawn, from which the smoothing of a branch starts.
     """
 
     key: str
@@ -44,6 +45,7 @@ class SeriesData:
     breaks: Ints | None = None
     num_dropped: int = 0
     smooth: bool = True
+    lead: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.x.shape != self.y.shape or self.x.ndim != 1:

@@ -159,7 +159,7 @@ def _alike(values: list[float], step: float) -> list[str]:
         decimals = max(0, power - math.floor(math.log10(step) + 1e-9))
         return ["0" if value == 0 else f"{value / 10.0**power:.{decimals}f}e{power}" for value in values]
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
-    return [f"{0.0 if abs(value) < step / 2 else value:.{decimals}f}" for value in values]
+    return [f"{0.0 if abs(value) < step / 2 else value:,.{decimals}f}" for value in values]
 
 
 def log_ticks(lo: float, hi: float, target: int) -> Ticks:
