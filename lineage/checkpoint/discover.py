@@ -7,6 +7,7 @@ hashes are not computed here but in the pass that loads them.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import stat
@@ -23,6 +24,7 @@ from lineage.checkpoint.errors import (
     NoUsableCheckpointError,
     WeightsOnlyError,
 )
+from lineage.checkpoint.quarantine import quarantine_of, quarantined_families
 from lineage.errors import FormatError, NewerFormatError, NotFoundError
 from lineage.layout import RunDir
 from lineage_schemas import checkpoint as schema
@@ -123,7 +125,8 @@ def discover(run_dir: RunDir | Path) -> Discovery:
         entries = sorted(os.scandir(root), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return Discovery(root)
-    standings = ledger.standings(ledger.read(layout.ledger))
+    lines = ledger.read(layout.ledger)
+    standings, held = ledger.standings(lines), quarantined_families(lines)
     candidates: list[Candidate] = []
     rejected: list[schema.RejectedCandidate] = []
     incomplete: list[str] = []
@@ -146,7 +149,9 @@ def discover(run_dir: RunDir | Path) -> Discovery:
                 incomplete.append(entry.name)
             continue
         try:
-            candidates.append(read_candidate(root / entry.name, quarantined=standing.quarantined))
+            candidate = read_candidate(root / entry.name)
+            reason = quarantine_of(candidate.manifest, standing, held)
+            candidates.append(dataclasses.replace(candidate, quarantined=reason))
         except (FormatError, WeightsOnlyError) as error:
             rejected.append(schema.RejectedCandidate(name=entry.name, reason=str(error)))
     candidates.sort(key=lambda c: (c.ordinal, c.step, c.manifest.created_at), reverse=True)
@@ -197,12 +202,11 @@ def _look_at_active(layout: RunDir, candidates: list[Candidate]) -> tuple[list[s
     ]
 
 
-def read_candidate(folder: Path, *, quarantined: str | None = None, moved: bool = False) -> Candidate:
+def read_candidate(folder: Path, *, moved: bool = False) -> Candidate:
     """Check COMMIT, manifest and sizes of one generation.
 
     Args:
         folder: the generation's folder.
-        quarantined: passed on.
         moved: accept a folder whose name is not the manifest's (`whence` does, resume does not).
 
     Raises:
@@ -232,7 +236,7 @@ def read_candidate(folder: Path, *, quarantined: str | None = None, moved: bool 
             f"the name says step {parsed[0]}, the position {manifest.position.step}", str(folder), kind="manifest"
         )
     check_files(folder, manifest)
-    return Candidate(manifest.name, folder, parsed[0], parsed[1], manifest, sha256, quarantined)
+    return Candidate(manifest.name, folder, parsed[0], parsed[1], manifest, sha256)
 
 
 def read_manifest(folder: Path) -> tuple[schema.Manifest, str]:

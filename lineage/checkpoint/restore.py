@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,11 +40,13 @@ from lineage.checkpoint.discover import Candidate, Discovery
 from lineage.checkpoint.errors import (
     ArtifactError,
     ManifestMismatchError,
+    PoisonedError,
     QuarantinedError,
     RestoreCheckError,
     ResumeRefusedError,
 )
 from lineage.checkpoint.loaders import LoaderComponent
+from lineage.checkpoint.quarantine import quarantine
 from lineage.checkpoint.registry import Registry
 from lineage.checkpoint.store import STATE_FORMAT, Experiment
 from lineage.checkpoint.tensorfile import Header, TensorSpec
@@ -156,7 +158,7 @@ class Restored:
         self.registry.require_usable()
         if self.finished:
             return self.proven
-        with _poisoning(self.registry, f"random state of {self.name} could not be restored"):
+        with _poisoning(self.registry, self.candidate, f"random state of {self.name} could not be restored"):
             rng.restore_streams(self._streams, self.registry.generators())
         self.proven = self._check_next()
         self.finished = True
@@ -187,6 +189,7 @@ class Restored:
         proven += [] if shifted or not expected.rng else ["rng"]
         if problems:
             self.registry.poisoned = f"{self.name} was loaded, and {problems[0]}"
+            _set_aside(self.candidate, "; ".join(problems)[:500])
             raise RestoreCheckError(
                 "the restored state is not the one the checkpoint expects next: " + "; ".join(problems),
                 str(self.candidate.path),
@@ -388,7 +391,7 @@ def apply_restore(plan: RestorePlan) -> Restored:
     started = time.perf_counter()
     files = load_files(plan.candidate, rank=plan.context.rank)
     loaded = time.perf_counter()
-    with _poisoning(plan.registry, f"restoring {plan.candidate.name} failed midway"):
+    with _poisoning(plan.registry, plan.candidate, f"restoring {plan.candidate.name} failed midway"):
         _mutate(plan, files)
     applied = time.perf_counter()
     run_dir = RunDir(plan.candidate.path.parent.parent)
@@ -424,18 +427,23 @@ def _kept_live(findings: Sequence[Finding]) -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def _poisoning(registry: Registry, what: str) -> Any:  # a generator for contextmanager
-    from lineage.checkpoint.errors import PoisonedError
-
+def _poisoning(registry: Registry, candidate: Candidate, what: str) -> Iterator[None]:
+    """From here on live state changes: an error poisons the registry and quarantines the generation's family."""
     try:
         yield
     except BaseException as error:
         registry.poisoned = f"{what}: {error}"
-        if isinstance(error, PoisonedError) or not isinstance(error, Exception):
+        if not isinstance(error, Exception):
             raise
+        _set_aside(candidate, f"{what}: {type(error).__name__}: {error}"[:500])
         raise PoisonedError(
             f"{what}: {type(error).__name__}: {error}", hint="start a fresh process; the checkpoint is unchanged"
         ) from error
+
+
+def _set_aside(candidate: Candidate, reason: str) -> None:
+    with contextlib.suppress(OSError):  # a read-only run can still refuse
+        quarantine(RunDir(candidate.path.parent.parent), candidate.manifest, reason)
 
 
 def load_files(candidate: Candidate, *, rank: int = 0) -> dict[str, dict[str, torch.Tensor]]:

@@ -28,6 +28,7 @@ from lineage import fs
 from lineage.checkpoint import ledger, tensorfile
 from lineage.checkpoint.errors import ArtifactError, DiskSpaceError, SaveRefusedError
 from lineage.checkpoint.registry import Registry, Snapshot
+from lineage.checkpoint.retention import Policy, apply_retention, plan_retention
 from lineage.checkpoint.tensorfile import TensorSpec
 from lineage.checkpoint.tensors import bytes_of, spec_of
 from lineage.layout import RunDir
@@ -111,12 +112,16 @@ class CheckpointStore:
         run_dir: the run's folder (a path or a `RunDir`); the caller holds the run's lock.
         registry: what to save.
         rank: this process's rank; its files carry it in their names.
+        retention: what to keep after each save; None keeps every generation.
     """
 
-    def __init__(self, run_dir: RunDir | Path, registry: Registry, *, rank: int = 0) -> None:
+    def __init__(
+        self, run_dir: RunDir | Path, registry: Registry, *, rank: int = 0, retention: Policy | None = None
+    ) -> None:
         self.dir = run_dir if isinstance(run_dir, RunDir) else RunDir(run_dir)
         self.registry = registry
         self.rank = rank
+        self.retention = retention
 
     def save(self, position: schema.Position, context: SaveContext) -> SavedGeneration:
         """Save the whole state after `position.step` completed steps; durable and committed on return.
@@ -130,16 +135,37 @@ class CheckpointStore:
             DiskSpaceError: no room; what was there is untouched.
             OSError: the disk failed; the unfinished folder was removed, older generations are untouched.
         """
+        self.require_boundary(position)
+        started = time.perf_counter()
+        snapshot = self.registry.capture()
+        files = plan_files(snapshot, self.rank)
+        snapshot_s = time.perf_counter() - started
+        saved = publish(self.dir, snapshot, files, position, context, snapshot_s=snapshot_s, rank=self.rank)
+        self.retain(context)
+        return saved
+
+    def require_boundary(self, position: schema.Position) -> None:
+        """Raise between two steps' microbatches.
+
+        Raises:
+            SaveRefusedError: accumulation is pending.
+        """
         if position.microbatch:
             raise SaveRefusedError(
                 f"{position.microbatch} microbatches of the next step are already accumulated",
                 hint="save between steps, after optimizer.step() and zero_grad()",
             )
-        started = time.perf_counter()
-        snapshot = self.registry.capture()
-        files = plan_files(snapshot, self.rank)
-        snapshot_s = time.perf_counter() - started
-        return publish(self.dir, snapshot, files, position, context, snapshot_s=snapshot_s, rank=self.rank)
+
+    def retain(self, context: SaveContext) -> list[str]:
+        """Delete what the retention policy no longer keeps; nothing without a policy. Called after each commit.
+
+        A disk that refuses is no reason to fail a save that is committed: what could not go is tried again next time.
+        """
+        if self.retention is None:
+            return []
+        with contextlib.suppress(OSError):
+            return apply_retention(self.dir, plan_retention(self.dir, self.retention), session=context.session)
+        return []
 
 
 def plan_files(snapshot: Snapshot, rank: int) -> list[PlannedFile]:
@@ -184,26 +210,59 @@ def publish(
     name = make_generation_name(position.step, context.ordinal, secrets.randbits(32))
     folder = run_dir.generation(name)
     os.mkdir(folder, 0o755)  # noqa: PTH102  # exclusive by nature: an existing folder is never reused
+    saved = write_folder(
+        run_dir,
+        folder,
+        snapshot,
+        files,
+        position=position,
+        context=context,
+        state=state,
+        snapshot_s=snapshot_s,
+        made_root=made_root,
+        rank=rank,
+    )
+    _announce(run_dir, saved, context)
+    return saved
+
+
+def write_folder(
+    run_dir: RunDir,
+    folder: Path,
+    snapshot: Snapshot,
+    files: Sequence[PlannedFile],
+    *,
+    position: schema.Position,
+    context: SaveContext,
+    state: bytes | None,
+    snapshot_s: float,
+    made_root: bool,
+    rank: int = 0,
+) -> SavedGeneration:
+    """Fill and commit an empty folder that the caller just made; on any error it is taken away again.
+
+    Without `state` it is a weights-only export. `made_root`: its parent is new too, and has to be made durable.
+    """
     try:
         clock = _Clock()
         artifacts = [_write_file(folder, planned, context, clock, rank=rank) for planned in files]
-        artifacts.append(_write_state(folder, state, clock, rank))
+        if state is not None:
+            artifacts.append(_write_state(folder, state, clock, rank))
         timing = schema.Timing(snapshot_s=snapshot_s, write_s=clock.write_s, fsync_s=clock.fsync_s)
-        manifest = make_manifest(name, snapshot, artifacts, position, context, timing=timing)
+        kind: Literal["training", "weights"] = "weights" if state is None else "training"
+        manifest = make_manifest(folder.name, snapshot, artifacts, position, context, timing=timing, kind=kind)
         manifest_sha256 = _commit(run_dir, folder, manifest, context, made_root=made_root)
     except BaseException:
         _abandon(folder)
         raise
-    saved = SavedGeneration(
-        name=name,
+    return SavedGeneration(
+        name=folder.name,
         path=folder,
         size_bytes=sum(a.bytes for a in artifacts),
         manifest_sha256=manifest_sha256,
         timing=manifest.timing,
         manifest=manifest,
     )
-    _announce(run_dir, saved, context)
-    return saved
 
 
 def make_folder(path: Path) -> bool:

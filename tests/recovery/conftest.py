@@ -33,10 +33,10 @@ def small() -> ModuleType:
 def exact() -> Iterator[None]:
     """Deterministic kernels and one thread, as the restart equivalence is promised under."""
     threads = torch.get_num_threads()
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     torch.set_num_threads(1)
     yield
-    torch.use_deterministic_algorithms(False)
+    torch.use_deterministic_algorithms(mode=False)
     torch.set_num_threads(threads)
 
 

@@ -268,7 +268,7 @@ def run_session(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(mode=True)
     torch.set_num_threads(1)
     sys.stdout.write(json.dumps([run_session(config) for config in json.loads(sys.argv[1])]) + "\n")
 
