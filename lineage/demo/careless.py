@@ -27,7 +27,15 @@ def train(config: Config, *, runs: str, name: str, resume: str) -> None:
     """Train from the step of the saved weights, or from none, to `config.max_steps`."""
     t = Trainer(config)
     data = {"text": fingerprint(t.text)}
-    run = lineage.init(runs, name=name, recipe=config, resume=resume, data=data, continuation="off")
+    run = lineage.init(
+        runs,
+        name=name,
+        recipe=config,
+        resume=resume,
+        data=data,
+        continuation="off",
+        witness_steps=config.max_steps,  # every step says what it was trained with
+    )
     run.track(model=t.model, adamw=t.adamw, muon=t.muon, scaler=t.scaler, train_loader=t.loader)
     run.track(adamw_schedule=t.adamw_schedule, muon_schedule=t.muon_schedule)
 

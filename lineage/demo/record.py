@@ -37,7 +37,7 @@ class LatePlan(Plan):
 
     @property
     def kill_after(self) -> int:
-        return self.steps * 2 // 3 // self.checkpoint_every * self.checkpoint_every
+        return self.steps * 5 // 6 // self.checkpoint_every * self.checkpoint_every
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_disguised(words[1], words[2:])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("dir", type=Path, help="where the samples go; runs of the same ids are replaced")
-    parser.add_argument("--steps", type=int, default=240, help="steps of each run")
+    parser.add_argument("--steps", type=int, default=300, help="steps of each run")
     args = parser.parse_args(words)
     samples = args.dir.resolve()
     stage = Stage(Console(stderr=True, markup=False, emoji=False, highlight=False))
