@@ -38,6 +38,7 @@ class OptimizerWatch:
     optimizers: dict[str, Any] = field(default_factory=dict)
     used_lr: dict[str, list[float]] = field(default_factory=dict)
     wanted: bool = False
+    before_wanted_step: Callable[[], None] | None = None
     _first_lr: Any = None
     _handles: list[Any] = field(default_factory=list)
 
@@ -50,6 +51,8 @@ class OptimizerWatch:
                 self._first_lr = opt.param_groups[0]["lr"]
             if self.wanted:
                 self.used_lr[name] = learning_rates(opt)
+                if self.before_wanted_step is not None:
+                    self.before_wanted_step()
 
         def after(*_: Any) -> None:
             self.on_step()
@@ -90,6 +93,7 @@ class ScalerWatch:
 
     scalers: dict[str, Any] = field(default_factory=dict)
     scale: dict[str, float] = field(default_factory=dict)
+    _used: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, scaler: Any) -> None:
         self.scalers[name] = scaler
@@ -97,12 +101,20 @@ class ScalerWatch:
 
     def refresh(self) -> None:
         """Take the scales as they are, as after a restore, without calling a change a skip."""
-        self.scale = {name: scale for name, scaler in self.scalers.items() if (scale := scale_of(scaler)) is not None}
+        self.scale = self._read()
+
+    def note_used(self) -> None:
+        """Look at the scales while a step is being taken: one set anew since the last look is then no skip."""
+        self._used = self._read()
+
+    def _read(self) -> dict[str, float]:
+        return {name: scale for name, scaler in self.scalers.items() if (scale := scale_of(scaler)) is not None}
 
     def observe(self) -> tuple[list[Skip], Mapping[str, float]]:
         """Skips since the last look, and the scales the step was taken with."""
         skips: list[Skip] = []
-        before = self.scale
+        before = {**self.scale, **self._used}
+        self._used = {}
         self.refresh()
         for name, after in self.scale.items():
             old = before.get(name, after)

@@ -78,6 +78,7 @@ class Run:
         self._preemption = Preemption()
         self._optimizers = OptimizerWatch(self._note_update)
         self._scalers = ScalerWatch()
+        self._optimizers.before_wanted_step = self._scalers.note_used
         self._batch = BatchDigest()
         self._current: int | None = None  # the step whose body is running, inside `steps`
         self._attempted = False  # an optimizer stepped since the body began
