@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lineage.cli.command import Command
@@ -41,6 +42,7 @@ class PlotCommand(Command):
         ("lineage plot tiny-gpt", "loss, learning rate, gradient norm and throughput"),
         ("lineage plot tiny-gpt --metric loss --log-y --smoothing 0.9", "the loss, smoothed"),
         ("lineage plot tiny-gpt@2 --x time", "what its second session did, over training time"),
+        ("lineage plot tiny-gpt --output loss.svg --metric loss", "a picture for a paper"),
     )
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -71,10 +73,17 @@ class PlotCommand(Command):
             "--unclip", action="store_true", help="show outliers in full, however flat the rest becomes"
         )
         parser.add_argument("--glyphs", choices=("braille", "blocks", "ascii"), help="characters to draw with")
-        parser.add_argument("--light", action="store_true", help="colours for a light background")
+        parser.add_argument(
+            "--theme", choices=("dark", "light"), help="the background it is for (default: dark; of pictures, light)"
+        )
+        parser.add_argument(
+            "-o", "--output", type=Path, metavar="FILE", help="a picture instead: .svg, .png or .pdf (needs matplotlib)"
+        )
+        parser.add_argument("--force", action="store_true", help="write over a picture that is there")
 
     def run(self, args: argparse.Namespace) -> ExitCode:
         import lineage
+        from lineage.errors import UsageError
         from lineage.runs.index import resolve
         from lineage_tui.build import chart_models, default_names
 
@@ -91,6 +100,14 @@ class PlotCommand(Command):
         models = chart_models(view, names, axis)
         look = _view_of(args, models, found.session.ordinal if found.session else None, view)
         output = Output()
+        if args.output is not None:
+            from lineage_tui.plot_image import save
+
+            if args.output.exists() and not args.force:
+                raise UsageError("the picture is there already", str(args.output), "--force writes over it")
+            save(models, look, args.output, dark=args.theme == "dark")
+            output.line(str(args.output))
+            return ExitCode.OK
         depth = depth_from(os.environ, is_colour=output.colour)
         width = args.width or (shutil.get_terminal_size((WIDTH, 24)).columns if output.is_terminal else WIDTH)
         height = max(args.height or HEIGHT, 1)
@@ -102,7 +119,7 @@ class PlotCommand(Command):
                 height=height,
                 glyphs=args.glyphs or glyphs_for(output.stream.encoding, os.environ),
                 depth=depth,
-                dark=not args.light,
+                dark=args.theme != "light",
             )
         )
         return ExitCode.OK
