@@ -31,6 +31,7 @@ MAX_SESSIONS: Final = 10_000
 """Sessions kept apart; lines of further ones are reported as damage, since no real run has so many."""
 
 _BLOCK_BYTES: Final = 1 << 20
+_LEAST_BYTES: Final = 4096
 _AHEAD_FROM_BYTES: Final = 8 << 20
 _MAX_LAYOUTS: Final = 32
 _LEARN_AFTER: Final = 16
@@ -488,7 +489,8 @@ class _Blocks:
         parts: list[bytes] = []
         held = 0
         while self.position < self._size and offset < self._stop:
-            chunk = os.pread(self._fd, min(_BLOCK_BYTES, self._size - self.position), self.position)
+            wanted = min(_BLOCK_BYTES, self._size - self.position, max(_LEAST_BYTES, self._stop - self.position))
+            chunk = os.pread(self._fd, wanted, self.position)
             if not chunk:
                 return
             self.position += len(chunk)
