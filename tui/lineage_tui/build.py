@@ -169,6 +169,8 @@ class _Builder:
         self._axis: Axis | None = None
         self._grown: dict[str, _Grown] = {}
         self._tokens: _Rows | None = None
+        self._counted = _Grown()
+        self._num_durations = 0
         self._old: dict[tuple[str, SessionId], _Rows] = {}  # rows of sessions that will get no more
         self._last_seen: dict[tuple[str, str], float] = {}  # by session and state
 
@@ -178,12 +180,13 @@ class _Builder:
             return []
         if (view.history_version, axis) != (self._version, self._axis):
             self._grown.clear()
+            self._counted, self._num_durations = _Grown(), 0
             self._old.clear()
             self._last_seen.clear()
             self._version, self._axis = view.history_version, axis
         self._tokens = None
         if axis == "tokens":
-            self._tokens = _tokens_of(view, None)
+            self._tokens = self._count_tokens(view)
             if self._tokens is None:
                 axis = "step"
         clock = _Clock(axis, view.segments)
@@ -299,10 +302,11 @@ class _Builder:
         return rows
 
     def _superseded_tokens(self, view: RunView, segment: Segment, step: Floats) -> Floats:
-        own = _tokens_of(view, segment.ordinal)
+        found = _tokens_of(view, segment.ordinal)
         base = self._tokens
-        if own is None or base is None:
+        if found is None or base is None:
             return step
+        own, _ = found
         start = _lookup(base.step, base.x, segment.start_step) if segment.start_step else 0.0
         at = np.searchsorted(own.step, step, side="right") - 1
         return start + np.where(at >= 0, own.x[np.maximum(at, 0)], 0.0)
@@ -326,6 +330,18 @@ class _Builder:
         return curves
 
     # Axes
+
+    def _count_tokens(self, view: RunView) -> _Rows | None:
+        """Tokens consumed along the effective history, extended by what was appended."""
+        counted = self._counted
+        found = _tokens_of(view, None, start=counted.step.size, start_s=self._num_durations)
+        if found is not None:
+            rows, num_durations = found
+            self._num_durations += num_durations
+            before = float(counted.x.array[-1]) if counted.x.size else 0.0
+            counted.step.extend(rows.step)
+            counted.x.extend(rows.x + before)
+        return counted.rows() if counted.step.size else None
 
     def _find_last_seen(self, view: RunView) -> dict[str, float]:
         """Unix seconds of the last sign of life of each session."""
@@ -390,21 +406,25 @@ def _eval_x(clock: _Clock, row: int, steps: Floats, evals: Series) -> float:
     return math.nan if segment is None else clock.at(segment.session, float(steps[row]), float(evals.time[row]))
 
 
-def _tokens_of(view: RunView, ordinal: int | None) -> _Rows | None:
-    """Tokens (or samples) consumed up to each step, of the effective history or of one session; None if not counted."""
+def _tokens_of(view: RunView, ordinal: int | None, *, start: int = 0, start_s: int = 0) -> tuple[_Rows, int] | None:
+    """Tokens (or samples) consumed up to each step, of the effective history or of one session; None if not counted.
+
+    The first `start` rows of the rate and `start_s` of the durations are left out; how many durations were used up
+    stands beside the rows.
+    """
     available = view.metrics
     rate = next((name for name in THROUGHPUT[:2] if name in available), None)
     if rate is None or "step_s" not in available:
         return None
-    per_s, duration = view.series(rate, session=ordinal), view.series("step_s", session=ordinal)
-    at = np.searchsorted(duration.step, per_s.step)
-    at = np.minimum(at, max(len(duration) - 1, 0))
+    per_s = view.series(rate, session=ordinal, start=start)
+    duration = view.series("step_s", session=ordinal, start=start_s)
     if not len(per_s) or not len(duration):
         return None
+    at = np.minimum(np.searchsorted(duration.step, per_s.step), len(duration) - 1)
     counted = np.round(per_s.value * duration.value[at])
     counted[~np.isfinite(counted)] = 0.0
-    steps = per_s.step.astype(np.float64)
-    return _Rows(steps, np.cumsum(counted), counted, np.empty(0, dtype=np.int64))
+    rows = _Rows(per_s.step.astype(np.float64), np.cumsum(counted), counted, np.empty(0, dtype=np.int64))
+    return rows, int(at[-1]) + 1
 
 
 def _utc_offset_s(view: RunView) -> float:
