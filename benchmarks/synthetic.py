@@ -10,12 +10,14 @@ import argparse
 import hashlib
 import math
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from lineage_schemas import events, ids
@@ -24,6 +26,7 @@ from lineage_schemas import run as schema
 START = 1_764_423_612.0
 """2025-11-29 13:40:12 UTC."""
 METRICS = ("loss", "lr", "grad_norm", "aux_loss", "z_loss")
+_BLOCK = 8192
 _NEWLINE = orjson.OPT_APPEND_NEWLINE
 
 
@@ -37,6 +40,8 @@ class Plan:
         overlap: steps a killed session trained after its last checkpoint.
         metrics: how many of `METRICS` each step has.
         nan_at: step whose loss is NaN; 0 for none.
+        diverged: by how much, relatively, the loss of a resumed session differs from a first attempt at the same step;
+            0 is an exact resume.
         skip_every: one FP16 skip about every so many steps; 0 for none.
         live: leave the last session without an end.
     """
@@ -50,6 +55,7 @@ class Plan:
     checkpoint_every: int = 100
     eval_every: int = 100
     nan_at: int = -1
+    diverged: float = 0.0
     skip_every: int = 97
     live: bool = False
     step_s: float = 0.12
@@ -61,7 +67,6 @@ class Plan:
 class _Writer:
     plan: Plan
     run_id: str
-    rng: np.random.Generator
     out: Any
     now: float = 0.0
     lines: int = 0
@@ -114,7 +119,6 @@ def write_run(runs_dir: Path, plan: Plan | None = None, **changes: Any) -> Path:
     run_id = ids.make_run_id(plan.name, created)
     folder = runs_dir / run_id
     folder.mkdir(parents=True)
-    rng = np.random.default_rng(plan.seed)
     nan_at = plan.steps * 2 // 5 if plan.nan_at < 0 else plan.nan_at
     starts = [0, *_split_points(plan)]
     sessions: list[schema.Session] = []
@@ -123,7 +127,7 @@ def write_run(runs_dir: Path, plan: Plan | None = None, **changes: Any) -> Path:
     )
     environment_digest = digest("environment", size=32)
     with (folder / "metrics.jsonl").open("wb", 1 << 20) as out:
-        writer = _Writer(plan, run_id, rng, out, now=plan.started_at)
+        writer = _Writer(plan, run_id, out, now=plan.started_at)
         for index, start in enumerate(starts):
             is_last = index == len(starts) - 1
             preempted = index == 1 and not is_last
@@ -202,7 +206,7 @@ def _write_session(
     if earlier:
         overlap = max(0, (earlier[-1].last_step or 0) - start)
         continuation = schema.Continuation(
-            verdict="exact" if overlap else "unproven",
+            verdict="unproven" if not overlap else "diverged" if plan.diverged else "exact",
             from_step=start,
             compared_steps=overlap,
             against=earlier[-1].id,
@@ -234,6 +238,21 @@ def _write_session(
     )
 
 
+def _blocks(start: int, end: int) -> Iterator[range]:
+    """The steps after `start` up to `end`, cut at multiples of `_BLOCK`."""
+    step = start + 1
+    while step <= end:
+        stop = min(end + 1, (step // _BLOCK + 1) * _BLOCK)
+        yield range(step, stop)
+        step = stop
+
+
+def _noise(seed: int, steps: range) -> npt.NDArray[np.float64]:
+    """Four columns of noise that depend on the step alone, so that a second attempt at it has the same."""
+    block, first = divmod(steps[0], _BLOCK)
+    return np.random.default_rng([seed, block]).standard_normal((_BLOCK, 4))[first : first + len(steps)]
+
+
 def _write_steps(writer: _Writer, ordinal: int, start: int, end: int, nan_at: int) -> list[str]:
     """The steps `start + 1 .. end` with what happens around them; the names of the generations saved."""
     plan = writer.plan
@@ -241,12 +260,14 @@ def _write_steps(writer: _Writer, ordinal: int, start: int, end: int, nan_at: in
     names = METRICS[: plan.metrics]
     num_skipped = 0
     witness_until = start + 20
-    for block in range(start + 1, end + 1, 65_536):
-        steps = range(block, min(block + 65_536, end + 1))
-        noise = writer.rng.standard_normal((len(steps), 4))
-        durations = (plan.step_s * (1 + 0.05 * np.abs(noise[:, 0]))).round(6).tolist()
+    for steps in _blocks(start, end):
+        at = np.array(steps)
+        noise = _noise(plan.seed, steps)
+        pace = np.random.default_rng([plan.seed, ordinal, steps[0]]).standard_normal(len(steps))
+        durations = (plan.step_s * (1 + 0.05 * np.abs(pace))).round(6).tolist()
+        drift = plan.diverged if ordinal > 1 else 0.0
         columns = {
-            "loss": (2.0 + 8.0 * np.exp(-np.arange(steps[0], steps[-1] + 1) / (plan.steps / 5)) + 0.1 * noise[:, 1]),
+            "loss": (2.0 + 8.0 * np.exp(-at / (plan.steps / 5)) + 0.1 * noise[:, 1]) * (1 + drift),
             "lr": np.array([learning_rate(s, plan.steps) for s in steps]),
             "grad_norm": np.exp(0.2 * noise[:, 2]),
             "aux_loss": 0.01 + 0.001 * noise[:, 3],
@@ -303,6 +324,7 @@ def main(argv: list[str]) -> int:
         parser.add_argument(f"--{name}", type=kind, default=getattr(Plan, name))
     for name in ("overlap", "checkpoint-every", "eval-every", "skip-every"):
         parser.add_argument(f"--{name}", type=int, default=getattr(Plan, name.replace("-", "_")))
+    parser.add_argument("--diverged", type=float, default=Plan.diverged)
     parser.add_argument("--live", action="store_true")
     options = vars(parser.parse_args(argv))
     folder = options.pop("dir")

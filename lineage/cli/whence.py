@@ -25,8 +25,8 @@ class WhenceCommand(Command):
     name = "whence"
     summary = "the session that made this checkpoint or weights file"
     examples = (
-        ("lineage whence runs/tiny-gpt/checkpoints/*", "a generation's folder"),
-        ("lineage whence runs/tiny-gpt/checkpoints/*/manifest.json --json", "one file of it, for scripts"),
+        ("lineage whence runs/*tiny-gpt/checkpoints/step-*", "folders of generations"),
+        ("lineage whence runs/*tiny-gpt/checkpoints/*/manifest.json --json", "files of them, for scripts"),
     )
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -9,13 +9,30 @@ import pytest
 
 from benchmarks.synthetic import write_run
 from lineage.cli import main
+from lineage.runs.store import read_run
 
 
 @pytest.fixture(scope="session")
 def example_run(tmp_path_factory) -> Path:
-    return write_run(
-        tmp_path_factory.mktemp("cli") / "runs", name="tiny-gpt", steps=300, sessions=3, checkpoint_every=50
-    )
+    """Invented steps, and two real generations of a real (very small) model."""
+    import torch
+
+    from lineage.checkpoint.registry import Registry
+    from lineage.checkpoint.store import CheckpointStore, SaveContext
+    from lineage_schemas.checkpoint import Position, RecipePoint
+
+    runs_dir = tmp_path_factory.mktemp("cli") / "runs"
+    folder = write_run(runs_dir, name="tiny-gpt", steps=300, sessions=3, checkpoint_every=50)
+    record = read_run(folder)
+    registry = Registry()
+    registry.track("model", torch.nn.Linear(3, 2))
+    for family in ("optimizer", "loader", "scaler", "scheduler"):
+        registry.absent(family, "only a model here")
+    for session, step in ((record.sessions[0], 50), (record.sessions[2], 300)):
+        recipe = RecipePoint(fingerprint=session.recipe.fingerprint, value=session.recipe.value)
+        context = SaveContext(run=record.id, session=session.id, ordinal=session.ordinal, recipe=recipe)
+        CheckpointStore(folder, registry).save(Position(step=step, num_updates=step), context)
+    return folder
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from lineage.runs.lock import RunLock
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Three sessions: killed at 237 after the checkpoint at 200, preempted at 400, completed at 600; NaN at 240."""
-    return write_run(tmp_path_factory.mktemp("runs"), steps=600, sessions=3, overlap=37)
+    return write_run(tmp_path_factory.mktemp("runs"), steps=600, sessions=3, overlap=37, diverged=0.01)
 
 
 @pytest.fixture(scope="module")
