@@ -431,7 +431,7 @@ def test_the_readout_names_x_and_the_nearest_sample_of_every_series():
     values = {one.label: one.number for one in frame.readings}
     assert values["run-0"] == model.series[0].y[219]
     assert values["s1"] == model.series[2].y[20]
-    assert frame.readout()[0] == ("step", "220.4")
+    assert frame.readout()[0] == ("step", "220")
     far = render(model, View(cursor_x=500.0), 120, 30)
     assert [label for label, _ in far.readout()] == ["step", "run-0", "run-1"]
 

@@ -205,13 +205,13 @@ def _xterm(*, dark: bool) -> Palette:
 
 def _ansi(*, dark: bool) -> Palette:
     """Indices of the ANSI colours: black, red, green, yellow, blue, magenta, cyan, white; from 8 on, bright."""
-    text, bright, muted = (7, 15, 8) if dark else (0, 0, 8)
+    text, bright, muted, faint = (15, 15, 7, 8) if dark else (0, 0, 8, 7)
     error, good, warn = (9, 10, 11) if dark else (1, 4, 5)
     inks: _FgInks = {
-        Fg.TEXT: text, Fg.TITLE: bright, Fg.MUTED: muted, Fg.AXIS: muted, Fg.GUIDE: muted, Fg.BOUNDARY: text,
+        Fg.TEXT: text, Fg.TITLE: bright, Fg.MUTED: muted, Fg.AXIS: 8, Fg.GUIDE: faint, Fg.BOUNDARY: text,
         Fg.DEATH: error, Fg.GAP: muted, Fg.CURSOR: bright, Fg.GOOD: good, Fg.WARN: warn, Fg.BAD: error,
         Fg.LR_RESTORE: warn, Fg.FP16_SKIP: error, Fg.NONFINITE: error, Fg.ALERT: warn,
-        Fg.CHECKPOINT: 12 if dark else 4, Fg.NOTE: text, Fg.SHADE: muted,
+        Fg.CHECKPOINT: 12 if dark else 4, Fg.NOTE: text, Fg.SHADE: faint,
     }  # fmt: skip
     series = (14, 13, 11, 3, 2, 10) if dark else (1, 4, 0, 5, 12, 8)
     dim = (6, 5, 3, 3, 2, 2) if dark else (1, 4, 8, 5, 12, 8)

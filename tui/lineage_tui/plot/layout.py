@@ -285,7 +285,9 @@ def lay_out(
     ticks = NO_TICKS
     gutter = 0
     if width >= 24 and height >= 3:
-        ticks = y.ticks(max(plot_height // 3, 1))
+        ticks = y.ticks(min(max(plot_height // 3, 1), 10))
+        if len(ticks.at) < 3 <= plot_height // 2:
+            ticks = y.ticks(plot_height // 2)
         longest = max((len(label) for label in ticks.labels), default=0)
         gutter = min(max(longest + 2, 8 if width >= 60 else 5), width // 2)
         if longest + 2 > gutter:

@@ -45,17 +45,21 @@ def format_value(value: float, digits: int = 5) -> str:
 
 
 def format_short(value: float) -> str:
-    """A value in at most seven characters, for the margin of a chart: 2.427, 39.8k, 2.4e-4."""
+    """A value in seven characters where that is possible, for the margin of a chart: 2.427, 39.8k, 2.4e-4."""
     size = abs(value)
     if not math.isfinite(value) or size == 0:
         return format_value(value)
     if size >= 9999.5:
         for factor, suffix in _SUFFIXES:
             if size >= factor * 0.9995:
-                return f"{value / factor:.3g}{suffix}" if size < factor * 1e3 else _exponent(value, 1)
-    if size < 1e-3:
-        return _exponent(value, 2)
-    return format_value(value, 4)
+                return f"{value / factor:.3g}{suffix}" if size < factor * 999.5 else _short_exponent(value)
+    if size >= 1e-2:
+        return format_value(value, 4 if value > 0 else 3)
+    return _short_exponent(value)
+
+
+def _short_exponent(value: float) -> str:
+    return next((text for digits in (2, 1) if len(text := _exponent(value, digits)) <= 7), _exponent(value, 0))
 
 
 def _exponent(value: float, digits: int) -> str:
@@ -101,7 +105,9 @@ def format_x(value: float, kind: XKind, utc_offset_s: float = 0.0) -> str:
         return format_duration(value)
     if kind == "clock":
         return format_clock(value, utc_offset_s)
-    return format_value(value, 7)
+    if 1 <= abs(value) < 1e15:
+        return f"{round(value):,}"  # steps and tokens are whole; between two of them there is nothing to name
+    return format_value(value, 3)
 
 
 @dataclass(frozen=True)
