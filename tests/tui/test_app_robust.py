@@ -19,7 +19,7 @@ def is_clean(lines: list[str]) -> bool:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
-def test_every_screen_fits_every_usual_size(size, drive, run_dir, runs_dir, wait, text_of) -> None:
+def test_every_screen_fits_every_usual_size(size, drive, run_dir, runs_dir, wait, text_of) -> None:  # noqa: PLR0917
     async def script(app, pilot):
         for digit, place in PLACES:
             await pilot.press(digit)
@@ -66,7 +66,9 @@ def make_hostile(run_dir: Path) -> None:
     for line in (run_dir / "metrics.jsonl").read_text().splitlines():
         event = json.loads(line)
         if event["kind"] == "step":
-            event["metrics"] = {EVIL if name == "grad_norm" else name: value for name, value in event["metrics"].items()}
+            event["metrics"] = {
+                EVIL if name == "grad_norm" else name: value for name, value in event["metrics"].items()
+            }
             if "nonfinite" in event:
                 event["nonfinite"] = {EVIL if n == "grad_norm" else n: v for n, v in event["nonfinite"].items()}
         if event["kind"] == "alert":
@@ -75,8 +77,14 @@ def make_hostile(run_dir: Path) -> None:
             event["reason"] = EVIL
         lines.append(json.dumps(event))
     last = json.loads(lines[-1])
-    lines.append(json.dumps({"kind": "note", "ts": last["ts"], "run": last["run"], "session": last["session"], "step": 9, "text": EVIL}))
-    lines.append(json.dumps({"kind": EVIL, "ts": last["ts"], "run": last["run"], "session": last["session"], EVIL: EVIL}))
+    lines.append(
+        json.dumps(
+            {"kind": "note", "ts": last["ts"], "run": last["run"], "session": last["session"], "step": 9, "text": EVIL}
+        )
+    )
+    lines.append(
+        json.dumps({"kind": EVIL, "ts": last["ts"], "run": last["run"], "session": last["session"], EVIL: EVIL})
+    )
     (run_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
 
 
@@ -209,7 +217,8 @@ def test_ten_thousand_rows_are_there_in_tens_of_milliseconds(drive, runs_dir, wa
     from lineage_tui.messages import Folder
 
     rows = tuple(
-        RunSummary(f"/r/{i}", f"2026-{i}", f"run {i}", "completed", 1, i, i / 7, 0.0, 1.0, spark=(1.0, 2.0)) for i in range(10_000)
+        RunSummary(f"/r/{i}", f"2026-{i}", f"run {i}", "completed", 1, i, i / 7, 0.0, 1.0, spark=(1.0, 2.0))
+        for i in range(10_000)
     )
 
     async def script(app, pilot):

@@ -215,7 +215,7 @@ def test_keys_on_the_curves_do_what_the_help_says(drive, run_dir: Path, runs_dir
             before = remember(screen)
             await pilot.press(key)
             try:
-                await wait(app, pilot, lambda check=check, before=before: bool(check(app, screen, before)), 2)
+                await wait(app, pilot, lambda check=check, before=before: bool(check(app, screen, before)), 8)
             except AssertionError:
                 failed.append(key)
             if key == "x":
@@ -242,8 +242,9 @@ async def ready(app, pilot, place: str, wait) -> object:
 @pytest.mark.parametrize("place", [name for name in CASES if name != "run" and name in FACTORIES])
 def test_keys_in_lists_do_what_the_help_says(place: str, drive, run_dir: Path, runs_dir: Path, wait) -> None:
     """One app for all keys of a screen: each begins from the screen as it was opened."""
-    if place == "diff":
-        change_recipe(run_dir)
+    prepare = {"diff": change_recipe, "checkpoints": commit_generations, "explain": add_bad_values}.get(place)
+    if prepare is not None:
+        prepare(run_dir)
 
     async def script(app, pilot):
         for key, (first, check) in CASES[place].items():
@@ -253,7 +254,7 @@ def test_keys_in_lists_do_what_the_help_says(place: str, drive, run_dir: Path, r
             await pilot.pause(0.05)
             await pilot.press(key)
             try:
-                await wait(app, pilot, lambda check=check, screen=screen: bool(check(app, screen, None)), 3)
+                await wait(app, pilot, lambda check=check, screen=screen: bool(check(app, screen, None)), 8)
             except AssertionError:
                 pytest.fail(f"{place}: {key} did not do it")
             # Back to the screen as it was opened: another screen first, then the state of this one.
@@ -270,6 +271,49 @@ def test_keys_in_lists_do_what_the_help_says(place: str, drive, run_dir: Path, r
             await pilot.pause()
 
     drive(script, run_dir, runs_dir)
+
+
+def commit_generations(run_dir: Path) -> None:
+    """Put a committed generation without tensors into the folder for each that run.json names."""
+    import hashlib
+    import json
+    from datetime import UTC, datetime
+
+    from lineage_schemas import checkpoint as schema
+
+    document = json.loads((run_dir / "run.json").read_text())
+    for session in document["sessions"]:
+        for name in session["checkpoints"]:
+            manifest = schema.Manifest(
+                kind="training",
+                name=name,
+                created_at=datetime(2025, 11, 29, tzinfo=UTC),
+                run=schema.RunPoint(run=document["id"], session=session["id"]),
+                position=schema.Position(step=int(name.split("-")[1]), num_updates=1),
+                artifacts=[],
+                components=[],
+                recipe=schema.RecipePoint(fingerprint="0" * 64),
+                writer=schema.Writer(host="node", pid=1),
+            )
+            folder = run_dir / "checkpoints" / name
+            folder.mkdir(parents=True)
+            data = json.dumps(manifest.to_wire()).encode()
+            (folder / "manifest.json").write_bytes(data)
+            (folder / "COMMIT").write_bytes(schema.format_commit(hashlib.sha256(data).hexdigest()))
+
+
+def add_bad_values(run_dir: Path) -> None:
+    """Let the loss be NaN and infinite here and there, so that there is much to explain."""
+    import json
+
+    lines = []
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["kind"] == "step" and event["step"] % 60 == 30:
+            event["metrics"]["loss"] = None
+            event["nonfinite"] = {"loss": "inf"}
+        lines.append(json.dumps(event))
+    (run_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def change_recipe(run_dir: Path) -> None:
@@ -306,7 +350,7 @@ def test_keys_that_hold_everywhere_do_what_the_help_says(drive, run_dir, runs_di
             if place is not None and place not in FACTORIES:
                 continue
             await pilot.press(key)
-            await wait(app, pilot, lambda key=key: APP[key](app), 5)
+            await wait(app, pilot, lambda key=key: APP[key](app), 8)
             while not hasattr(app.screen, "place"):
                 await pilot.press("escape")
                 await pilot.pause(0.02)
@@ -363,7 +407,9 @@ def test_the_picker_chooses_by_fuzzy_search(drive, run_dir, runs_dir, wait) -> N
         await pilot.press("backspace", "backspace")
         await pilot.press("space")  # loss, chosen before, goes
         await pilot.press("enter")
-        await wait(app, pilot, lambda: app.screen.place == "run" and app.screen.names == ("lr", "grad_norm", "tokens_per_s"))
+        await wait(
+            app, pilot, lambda: app.screen.place == "run" and app.screen.names == ("lr", "grad_norm", "tokens_per_s")
+        )
         await wait(app, pilot, lambda: set(app.screen._models) == set(app.screen.names))
 
     drive(script, run_dir, runs_dir)
@@ -376,7 +422,9 @@ def test_the_palette_runs_an_action_of_the_table(drive, run_dir, runs_dir, wait)
         await pilot.press(*"log y")
         await pilot.pause(0.6)
         await pilot.press("enter")
-        await wait(app, pilot, lambda: getattr(app.screen, "place", "") == "run" and app.screen.looking.log_y == {"loss"})
+        await wait(
+            app, pilot, lambda: getattr(app.screen, "place", "") == "run" and app.screen.looking.log_y == {"loss"}
+        )
 
     drive(script, run_dir, runs_dir)
 

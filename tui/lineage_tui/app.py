@@ -15,10 +15,10 @@ from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.worker import Worker, WorkerState
+from textual.worker import Worker, WorkerState, get_current_worker
 
 from lineage_tui import keys
-from lineage_tui.follower import FolderFollower, RunFollower
+from lineage_tui.follower import FolderFollower, RunFollower, verify
 from lineage_tui.messages import (
     Answer,
     Folder,
@@ -28,6 +28,7 @@ from lineage_tui.messages import (
     ReadFailed,
     Snapshot,
     SnapshotReady,
+    VerifyProgress,
     Wanted,
 )
 from lineage_tui.screens.base import LineageScreen
@@ -241,6 +242,14 @@ class LineageApp(App[int]):
         if follower is not None:
             follower.ask(topic, job)
 
+    def verify(self, key: str) -> None:
+        """Have every checkpoint of a run verified, in a thread of its own; an `Answer` on `verify` follows."""
+        self._verify(Path(key))
+
+    @work(thread=True, group="verify", exclusive=True, exit_on_error=False)
+    def _verify(self, run_dir: Path) -> None:
+        verify(run_dir, self.post_message, get_current_worker())
+
     # -- what the threads say --------------------------------------------------------------------------------------
     def on_snapshot_ready(self, message: SnapshotReady) -> None:
         key = message.snapshot.key
@@ -262,6 +271,11 @@ class LineageApp(App[int]):
         for screen in self._made.values():
             if message.topic.partition(":")[0] in screen.topics:
                 screen.answered(message)
+
+    def on_verify_progress(self, message: VerifyProgress) -> None:
+        screen = self._made.get("checkpoints")
+        if message.key in self._open and screen is not None:
+            screen.progressed(message)
 
     def on_folder_read(self, message: FolderRead) -> None:
         self.folder = message.folder

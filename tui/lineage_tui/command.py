@@ -123,6 +123,9 @@ def _run_app(target: Target, terminal: Terminal, args: argparse.Namespace) -> st
     else:
         os.environ.pop("NO_COLOR", None)  # set but empty is unset (no-color.org); Textual takes it for set
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    # Textual believes these before it asks the terminal; exported from another window they are wrong.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     from lineage_tui.app import LineageApp, Options
 
     follow_hz = args.fps or (4.0 if terminal.ssh else 10.0)

@@ -132,6 +132,16 @@ class Answer(Message):
         self.problem = problem
 
 
+class VerifyProgress(Message):
+    """How far a verification has come, in bytes hashed."""
+
+    def __init__(self, key: str, done: int, total: int) -> None:
+        super().__init__()
+        self.key = key
+        self.done = done
+        self.total = total
+
+
 @dataclass(frozen=True)
 class Folder:
     """The runs of a folder, and those of its entries that are none."""

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from lineage_tui import keys
-from lineage_tui.messages import Answer, Problem, Snapshot
+from lineage_tui.messages import Answer, Problem, Snapshot, VerifyProgress
 from lineage_tui.terminal import Glyphs
 from lineage_tui.widgets.bars import Fact, Footer, Header, Tabs
 from lineage_tui.widgets.panel import ProblemPanel
@@ -34,7 +34,7 @@ class LineageScreen(Screen[None]):
 
     place: ClassVar[str] = "page"
     topics: ClassVar[frozenset[str]] = frozenset()
-    AUTO_FOCUS = None
+    AUTO_FOCUS = ""
     ENABLE_COMMAND_PALETTE = True
     BINDINGS: ClassVar[list[BindingType]] = []
 
@@ -105,6 +105,9 @@ class LineageScreen(Screen[None]):
 
     def answered(self, answer: Answer) -> None:
         """The reading thread answered a question of `topics`."""
+
+    def progressed(self, progress: VerifyProgress) -> None:
+        """A verification in the background came further."""
 
     def step_back(self) -> bool:
         """Close the innermost thing this screen has open; False when there is none."""

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from textual.content import Content
 from textual.widget import Widget
 
+from lineage_schemas.events import CheckpointSavedEvent
 from lineage_schemas.ids import parse_generation_name
-from lineage_tui.messages import Answer, Snapshot
+from lineage_schemas.run import Run, Session
+from lineage_tui.messages import Answer, Snapshot, VerifyProgress
 from lineage_tui.screens.base import ListScreen, matches
+from lineage_tui.screens.pages import Page
+from lineage_tui.screens.sessions import started_from, verdict_text
 from lineage_tui.terminal import Glyphs
-from lineage_tui.widgets.bars import Fact
+from lineage_tui.widgets.bars import Fact, joined, toned
 from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
-from lineage_tui.widgets.words import age, clock, count, plain, plural, size
+from lineage_tui.widgets.words import age, count, plain, plural, size, to_ascii
 
 if TYPE_CHECKING:
+    from lineage.checkpoint.verify import Fault, VerifyReport
     from lineage.view import RunView
 
 COLUMNS: Final = (
@@ -58,6 +65,7 @@ STATES: Final = {
     "whole": ("◆", "#", "good"),
     "verified": ("◆", "#", "good"),
     "recorded": ("◇", "o", "dim"),
+    "export": ("◇", "e", "info"),
     "deleted": ("◇", "o", "dim"),
     "quarantined": ("■", "q", "warn"),
     "unfinished": ("◌", ".", "warn"),
@@ -70,21 +78,20 @@ def read_generations(view: RunView) -> tuple[list[Generation], list[str]]:
     """The generations of a run, newest first, and remarks about the folder. Reads manifests, no tensors."""
     from lineage.checkpoint import ledger
     from lineage.checkpoint.discover import discover
+    from lineage.checkpoint.generations import list_generations
 
     found = discover(view.dir)
     standings = ledger.standings(ledger.read(view.dir.ledger))
     rows: dict[str, Generation] = {}
 
-    def add(name: str, state: str, *, size_bytes: int | None = None, remark: str = "", at: float | None = None) -> None:
+    def add(name: str, state: str, remark: str, size_bytes: int | None = None, at: float | None = None) -> None:
         parsed = parse_generation_name(name)
         standing = standings.get(name, ledger.Standing())
-        if standing.damaged and state == "whole":
-            state = "damaged"
         rows[name] = Generation(
             name=name,
             step=parsed[0] if parsed else 0,
             ordinal=parsed[1] if parsed else 0,
-            state="verified" if state == "whole" and standing.verified_at is not None else state,
+            state=state,
             size_bytes=size_bytes,
             committed_at=standing.committed_at or at,
             verified_at=standing.verified_at,
@@ -93,26 +100,36 @@ def read_generations(view: RunView) -> tuple[list[Generation], list[str]]:
             remark=remark,
         )
 
-    for one in found.candidates:
-        state = "quarantined" if one.quarantined is not None else "whole"
-        at = one.manifest.created_at.timestamp()
-        add(one.name, state, size_bytes=one.size_bytes, remark=one.quarantined or "", at=at)
+    for one in list_generations(view.dir):
+        damaged = standings.get(one.name, ledger.Standing()).damaged
+        if one.kind == "weights":
+            state, remark = "export", "weights only: nothing can be resumed from it"
+        elif one.problem is not None:
+            state, remark = "unusable", one.problem
+        elif damaged:
+            state, remark = "damaged", "the last verification found a fault; v verifies again"
+        elif one.quarantined is not None:
+            state, remark = "quarantined", one.quarantined
+        else:
+            state, remark = ("verified" if one.verified_at is not None else "whole"), ""
+        add(one.name, state, remark, one.size_bytes, one.committed_at)
     for rejected in found.rejected:
-        add(rejected.name, "unusable", remark=rejected.reason)
+        if rejected.name not in rows:
+            add(rejected.name, "unusable", rejected.reason)
     for name in found.incomplete:
-        add(name, "unfinished", remark="never committed: the save did not finish")
-    saved = {getattr(event, "checkpoint", ""): event for event in view.events("checkpoint_saved")}
+        add(name, "unfinished", "never committed: the save did not finish")
+    saved = {event.checkpoint: event for event in view.events() if isinstance(event, CheckpointSavedEvent)}
     for session in view.record.sessions:
         for name in session.checkpoints:
             if name not in rows:
                 event = saved.get(name)
-                gone = standings.get(name, ledger.Standing()).deleted
+                is_deleted = standings.get(name, ledger.Standing()).deleted
                 add(
                     name,
-                    "deleted" if gone else "recorded",
-                    size_bytes=getattr(event, "size_bytes", None),
-                    remark="deleted by retention" if gone else "no files here",
-                    at=event.ts if event is not None else None,
+                    "deleted" if is_deleted else "recorded",
+                    "deleted by retention" if is_deleted else "no files here",
+                    event.size_bytes if event is not None else None,
+                    event.ts if event is not None else None,
                 )
     order = sorted(rows.values(), key=lambda one: (one.ordinal, one.step), reverse=True)
     return order, list(found.notes) + [f"unknown: {name}" for name in found.unknown[:20]]
@@ -130,13 +147,21 @@ class CheckpointsScreen(ListScreen):
         self._shown: list[Generation] = []
         self._notes: list[str] = []
         self._read_for: tuple[str, int] | None = None
+        self._progress: VerifyProgress | None = None
+        self.verified: VerifyReport | None = None
+        self._faults: dict[str, list[Fault]] = {}
+
+    @property
+    def verifying(self) -> bool:
+        """Whether a verification runs in the background."""
+        return self._progress is not None
 
     def compose_body(self) -> Iterable[Widget]:
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only)
         yield self.filter
 
     def runs_changed(self) -> None:
-        self._all = None
+        self._all = self.verified = None
         self._read_for = None
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
@@ -161,6 +186,26 @@ class CheckpointsScreen(ListScreen):
                 return
             self._all, self._notes = answer.value
             self._list()
+        elif answer.topic == "verify":
+            self._progress = None
+            if answer.problem is not None:
+                self.notify(answer.problem.what, severity="warning", markup=False)
+            else:
+                self.verified = answer.value
+                self._faults = {report.name: report.faults for report in answer.value.generations}
+            self.reread()
+            self._list()
+        elif answer.problem is not None:
+            self.notify(answer.problem.what, severity="warning", markup=False)
+        elif answer.topic == "pin":
+            self.reread()
+        elif answer.topic == "whence":
+            self.app.push_screen(Page("whence", answer.value, ascii_only=self.ascii_only))
+
+    def progressed(self, progress: VerifyProgress) -> None:
+        """The verification came a piece further."""
+        self._progress = progress
+        self.show_header()
 
     def filter_changed(self) -> None:
         self._list()
@@ -181,6 +226,8 @@ class CheckpointsScreen(ListScreen):
 
     def _row(self, one: Generation, now: float) -> Row:
         glyph, flat, tone = STATES[one.state]
+        faults = self._faults.get(one.name, [])
+        remark = "; ".join(f"{fault.path}: {fault.message}" for fault in faults) or one.remark
 
         def ago(at: float | None) -> Cell:
             return Cell(age(now - at) if at is not None else "", "dim")
@@ -197,12 +244,22 @@ class CheckpointsScreen(ListScreen):
                 ago(one.restored_at),
                 Cell("pin" if one.pinned else "", "info"),
                 Cell(plain(one.name, 80)),
-                Cell(plain(one.remark, 300), tone if one.remark else ""),
+                Cell(plain(remark, 300), tone if remark else ""),
             ),
         )
 
     def header_facts(self) -> tuple[list[Fact], list[Fact]]:
         left, right = super().header_facts()
+        if self._progress is not None:
+            done = self._progress.done / max(self._progress.total, 1)
+            cells = min(max(round(done * 12), 0), 12)
+            bar = "#" * cells + "." * (12 - cells) if self.ascii_only else "█" * cells + "░" * (12 - cells)
+            right = [*right, Fact(f"verifying {bar} {done:.0%}", "info", 1)]
+        elif self.verified is not None:
+            bad = [report for report in self.verified.generations if not report.ok]
+            rate = f" at {size(int(self.verified.bytes_per_s))}/s" if self.verified.num_bytes else ""
+            words = f"{plural(len(bad), 'damaged checkpoint')}" if bad else f"all whole{rate}"
+            right = [*right, Fact(words, "bad" if bad else "good", 2)]
         if self._all is not None:
             right = [*right, Fact(plural(len(self._all), "checkpoint"), "dim", 4)]
             right += [Fact(f"! {plain(note, 80)}", "warn", 5) for note in self._notes[:1]]
@@ -221,7 +278,78 @@ class CheckpointsScreen(ListScreen):
     def on_table_chosen(self) -> None:
         self.action_open()
 
+    def action_verify(self) -> None:
+        """Hash every file of every generation, in a thread of its own; the ledger keeps the result."""
+        key = self.lineage.main_key
+        if key is not None and self._progress is None:
+            self._progress = VerifyProgress(key, 0, 0)
+            self.lineage.verify(key)
+            self.show_header()
 
-def when(at: float | None) -> str:
-    """A time in full, for a page."""
-    return clock(at) if at is not None else "never"
+    def action_pin(self) -> None:
+        one = self.generation()
+        if one is None:
+            return
+        if one.state in {"recorded", "deleted", "unfinished", "export"}:
+            self.notify("only a committed checkpoint can be pinned", severity="warning")
+            return
+        self.lineage.ask("pin", partial(pin_generation, name=one.name, pinned=not one.pinned))
+
+    def action_whence(self) -> None:
+        one = self.generation()
+        if one is not None:
+            self.lineage.ask("whence", partial(chain_of, one=one, ascii_only=self.ascii_only))
+
+
+def pin_generation(view: RunView, name: str, *, pinned: bool) -> None:
+    """Keep a generation through every prune, or no longer."""
+    from lineage.checkpoint.retention import pin
+
+    pin(view.dir, name, pinned=pinned)
+
+
+def chain_of(view: RunView, one: Generation, *, ascii_only: bool = False) -> Content:
+    """From a checkpoint back to where it all began: session by session, across forks as far as the runs are here."""
+    from lineage_tui.screens.tree import read_family
+
+    family = {id_: run for id_, (_, run) in read_family(view).items()}
+    lines = [joined([toned(plain(one.name, 80), "strong"), toned(f"  step {one.step:,}", "dim")])]
+    run: Run | None = view.record
+    name: str | None = one.name
+    seen: set[tuple[str, str]] = set()
+    while run is not None and name is not None and (run.id, name) not in seen:
+        seen.add((run.id, name))
+        session = _maker(run, name)
+        if session is None:
+            lines.append(toned(f"  no session of {plain(run.name, 60)} says that it saved it", "warn"))
+            break
+        verdict, tone = verdict_text(session)
+        lines.append(
+            joined(
+                [
+                    toned("  saved by   " if len(lines) == 1 else "  which came from  ", "dim"),
+                    Content(f"{plain(run.name, 60)}, session {session.ordinal}, {started_from(session)}  "),
+                    toned(verdict, tone),
+                ]
+            )
+        )
+        name = session.start.checkpoint
+        if name is None:
+            lines.append(toned("  where it began", "dim"))
+            break
+        lines.append(joined([toned("  restored   ", "dim"), Content(plain(name, 80))]))
+        if session.start.run is not None and session.start.run != run.id:
+            lines.append(joined([toned("  of the run  ", "dim"), Content(plain(session.start.run, 80))]))
+            if session.start.run not in family:
+                lines.append(toned("  which is not in this folder", "warn"))
+            run = family.get(session.start.run)
+    text = Content("\n").join(lines)
+    return Content(to_ascii(text.plain)) if ascii_only else text
+
+
+def _maker(run: Run, name: str) -> Session | None:
+    """The session that saved a generation: the one that lists it, else the one its name says."""
+    parsed = parse_generation_name(name)
+    named = [session for session in run.sessions if name in session.checkpoints]
+    named += [session for session in run.sessions if parsed is not None and session.ordinal == parsed[1]]
+    return named[0] if named else None

@@ -19,7 +19,7 @@ class Page(ModalScreen[None]):
     """A titled text in a box, as large as it needs and at most as large as the terminal."""
 
     BINDINGS: ClassVar[list[BindingType]] = list(keys.bindings("page"))
-    AUTO_FOCUS = None
+    AUTO_FOCUS = ""
 
     def __init__(self, title: str, body: Content, *, ascii_only: bool = False) -> None:
         super().__init__()

@@ -47,7 +47,6 @@ class MetricPicker(ModalScreen[tuple[str, ...] | None]):
         self._search = Search(placeholder="search", id="picker-search", compact=True)
         self._search.cursor_blink = False
         self._table = Table(COLUMNS, id="picker-list", ascii_only=ascii_only, empty="no metric fits")
-        self._table.can_focus = False
 
     @property
     def chosen(self) -> tuple[str, ...]:

@@ -229,7 +229,6 @@ class RunScreen(LineageScreen):
         for selector in ("#sessions-below", "#sessions-beside"):
             table = self.query_one(selector, Table)
             table.set_rows(rows)
-            table.can_focus = False
         self.query_one("#sessions-beside").styles.height = min(len(rows) + 2, max(self.size.height // 3, 4))
 
     def show_readout(self) -> None:

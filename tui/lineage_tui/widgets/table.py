@@ -109,10 +109,11 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[int]:
     return widths
 
 
-class Table(ScrollView, can_focus=True):
+class Table(ScrollView, can_focus=False, inherit_bindings=False):
     """Rows under a line of titles, with one row under the cursor.
 
-    The table binds no key: the screen's part of the key table moves it (`move`, `move_page`, `move_edge`).
+    It takes no focus and binds no key: the screen's part of the key table moves it (`move`, `move_page`,
+    `move_edge`); keys of its own would scroll away from the row that the screen's keys are about.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -224,12 +225,6 @@ class Table(ScrollView, can_focus=True):
     def on_resize(self) -> None:
         self._changed()
         self._scroll_to_cursor()
-
-    def on_focus(self) -> None:
-        self._strips.clear()
-
-    def on_blur(self) -> None:
-        self._strips.clear()
 
     def _scroll_to_cursor(self) -> None:
         # The line of titles covers the first line of the region, so the row needs one line above it.
