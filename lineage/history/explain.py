@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
 from lineage.history.audit import DATA_STARTED_OVER
@@ -116,12 +117,14 @@ class Change:
         metric: `loss`, or the throughput that was logged; of a step asked about, what the causes were weighed for.
         shift: what was found in the curve; None for a step where nothing was.
         causes: likeliest first; empty when nothing recorded explains it.
+        diverged: a resume that became another experiment here, though its curve did not jump.
     """
 
     step: int
     metric: str
     shift: Shift | None
     causes: tuple[Cause, ...]
+    diverged: bool = False
 
     def to_wire(self) -> dict[str, object]:
         """One entry of `lineage explain --json`."""
@@ -129,7 +132,7 @@ class Change:
         return {
             "step": self.step,
             "metric": self.metric,
-            "change": shift.kind if shift else None,
+            "change": shift.kind if shift else "diverged" if self.diverged else None,
             "before": shift.before if shift else None,
             "after": shift.after if shift else None,
             "causes": [cause.to_wire() for cause in self.causes],
@@ -188,7 +191,11 @@ class Account:
 
 
 def find_changes(account: Account, *, window: int = WINDOW) -> list[Change]:
-    """The abrupt changes of loss and throughput (`lineage.history.changes`), by step, each with its causes."""
+    """The abrupt changes of loss and throughput (`lineage.history.changes`), by step, each with its causes.
+
+    A resume that diverged is among them although its curve may not jump: a schedule that begins again, say, moves the
+    loss slowly.
+    """
     from lineage.history.changes import SLOW_WINDOWS, find_shifts
 
     begun = [s.start_step + 1 for s in account.segments if s.num_effective and s.start_step > 0]
@@ -200,7 +207,18 @@ def find_changes(account: Account, *, window: int = WINDOW) -> list[Change]:
         name = account.throughput_name
         shifts = find_shifts(account.throughput, known=begun, min_ratio=0.25, windows=SLOW_WINDOWS, spikes=False)
         found += [_explained(account, name, "throughput", s, window) for s in shifts if s.kind != "non_finite"]
+    for step in _diverged_steps(account):
+        if all(abs(change.step - step) > window for change in found):
+            causes = tuple(explain(account, step, window=window))
+            found.append(Change(step, account.loss_name, None, causes, diverged=True))
     return sorted(found, key=lambda change: change.step)
+
+
+def _diverged_steps(account: Account) -> Iterator[int]:
+    trained = {s.session for s in account.segments if s.num_effective}
+    for row in account.resumes:
+        if row.verdict == "diverged" and row.first_difference is not None and row.session in trained:
+            yield max(row.from_step + 1, row.first_difference.step)
 
 
 def explain_step(account: Account, step: int, *, window: int = WINDOW) -> list[Change]:
@@ -223,7 +241,7 @@ def explain(
     (`shift`), and as much as what came before it when a person asks about a step.
     """
     causes = [
-        *_sessions(account, metric),
+        *_sessions(account, metric, changed=shift is not None),
         *_rates(account, metric, step, window),
         *_skips(account, metric, step, window),
         *_marks(account, metric, step, window),
@@ -261,8 +279,11 @@ def _may_cause(cause: Cause, metric: Metric, shift: Shift) -> bool:
 # -- sessions --------------------------------------------------------------------------------------------------------
 
 
-def _sessions(account: Account, metric: Metric) -> Iterator[Cause]:
-    """Where a session of the effective history took over, and what was other in it."""
+def _sessions(account: Account, metric: Metric, *, changed: bool) -> Iterator[Cause]:
+    """Where a session of the effective history took over, and what was other in it.
+
+    A boundary that is proven exact is an answer to a question, but hardly why a loss `changed`.
+    """
     rows = {row.session: row for row in account.resumes}
     gap_before = {gap.after: gap for gap in account.gaps}
     for segment in account.segments:
@@ -292,7 +313,7 @@ def _sessions(account: Account, metric: Metric) -> Iterator[Cause]:
             counts = ", ".join(f"{n} {_GRADE_WORDS[g]}" for g, n in count_by_grade(differences).items())
             said += f"; what differs: {counts}"
         proven = row is not None and row.verdict == "exact"
-        weight = WEIGHTS["session", metric] * (0.5 if proven and metric == "loss" else 1.0)
+        weight = WEIGHTS["session", metric] * (0.5 if proven and metric == "loss" and changed else 1.0)
         yield Cause("session", step, said, weight, session=segment.session)
 
 
@@ -343,15 +364,17 @@ def _rates(account: Account, metric: Metric, step: int, window: int) -> Iterator
     steps, values = account.lr.step[low:high].tolist(), account.lr.value[low:high].tolist()
     begun = {s.start_step + 1: s for s in account.segments if s.num_effective and s.start_step > 0}
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    moves = [b - a for a, b in pairwise(values)]
     for i in range(2, len(steps)):
-        before, after = values[i - 1], values[i]
-        usual = values[i - 1] - values[i - 2]
-        # Beyond what the schedule did a step before: warm-up and decay change by little more each step.
-        if not math.isfinite(after - before - usual) or abs(after - before - usual) <= 0.05 * largest:
-            continue
-        if abs(after - before) <= 0.1 * largest:
-            continue
+        before, after, move = values[i - 1], values[i], moves[i - 1]
         at = begun.get(steps[i])
+        # Beyond what the schedule did a step before: warm-up and decay change by little more each step.
+        if not math.isfinite(move - moves[i - 2]) or abs(move - moves[i - 2]) <= 0.05 * largest:
+            continue
+        # A schedule that skipped updates hold back moves in steps, each about as large as the others.
+        usual = any(other * move > 0 and abs(other) > 0.6 * abs(move) for j, other in enumerate(moves) if j != i - 1)
+        if abs(move) <= 0.1 * largest or (usual and at is None):
+            continue
         where = f" as session {at.ordinal} begins" if at else ""
         said = f"the learning rate jumps from {before:.6g} to {after:.6g} at step {steps[i]}{where}"
         weight = WEIGHTS["lr_wrong" if at else "lr_jump", metric]
@@ -454,7 +477,7 @@ def tell(changes: Iterable[Change]) -> Iterator[str]:
 def _headline(change: Change) -> str:
     shift = change.shift
     if shift is None:
-        return f"step {change.step}"
+        return f"step {change.step}" + (": another experiment from here on" if change.diverged else "")
     if shift.kind == "non_finite":
         return f"step {change.step}: {change.metric} is {shift.after} for {_count(shift.num_rows, 'logged step')}"
     verb = {"jump": "jumps", "drop": "drops", "spike": "spikes"}[shift.kind]

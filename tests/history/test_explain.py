@@ -81,6 +81,15 @@ def test_a_resume_that_took_other_batches_is_named_before_everything_else() -> N
     assert "the reason given" in cause.message
 
 
+def test_a_diverged_resume_is_told_though_its_loss_does_not_jump() -> None:
+    run, last = resumed_run()
+    (change,) = find_changes(account(run=run, last=last, resumes=[row("diverged", "lr", 402)]))
+    assert (change.step, change.shift, change.causes[0].kind) == (402, None, "lr")
+    assert change.to_wire()["change"] == "diverged"
+    assert "another experiment" in next(iter(tell([change])))
+    assert find_changes(account(run=run, last=last, resumes=[row("exact")])) == []
+
+
 def test_what_differs_at_a_boundary_is_told_by_weight() -> None:
     run, last = resumed_run(recipe=Recipe(value={"lr": 2, "compile": True}, fingerprint="1" * 64), host="other")
     (change,) = find_changes(account(run=run, last=last, loss=loss(401)))
@@ -110,6 +119,13 @@ def test_a_rate_that_jumps_in_the_log_is_found_but_warm_up_and_decay_are_not() -
     assert (jumped.kind, jumped.step) == ("lr", 500)
     for step in (3, 50, 99, 101, 300, 890):
         assert explain(account(lr=Curve(steps, smooth)), step) == []
+
+
+def test_a_warm_up_that_skipped_updates_hold_back_is_no_jump() -> None:
+    rates = np.minimum(np.arange(ROWS) * 0.01, 0.1)
+    rates[4:9] = rates[4]  # four skipped updates, then the schedule goes on where it was
+    rates[9:] = np.minimum(rates[4] + (np.arange(ROWS - 9) + 1) * 0.01, 0.1)
+    assert explain(account(lr=Curve(np.arange(1, ROWS + 1), rates)), 8) == []
 
 
 def test_skipped_updates_are_one_cause_with_the_scale() -> None:
