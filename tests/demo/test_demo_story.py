@@ -106,9 +106,9 @@ def test_stdout_is_the_folder_of_the_run_and_stderr_names_what_to_type(played: P
     assert "\x1b" not in played.done.stderr
 
 
-def test_the_fast_story_takes_less_than_half_a_minute_of_a_quiet_machine(played: Played) -> None:
-    """Twice that is allowed, since the suite shares its cores with itself."""
-    assert played.seconds < 60
+def test_the_fast_story_costs_no_more_than_its_half_minute(played: Played) -> None:
+    """Processor time of all five processes, which depends little on who else is on the cores; 27 s were measured."""
+    assert played.cpu_s < 45
 
 
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
