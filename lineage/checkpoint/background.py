@@ -119,6 +119,11 @@ class BackgroundSaver:
         finally:
             pending._done.set()
 
+    @property
+    def pending(self) -> PendingSave | None:
+        """The save whose outcome nobody has asked for yet."""
+        return self._pending
+
     def poll(self) -> SavedGeneration | None:
         """The generation that has become durable since the last call, or None; never waits.
 

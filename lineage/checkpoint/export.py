@@ -48,8 +48,10 @@ def export_weights(
     if not modules:
         raise UsageError("no module is tracked, so there are no weights to export", hint="run.track(model=...)")
     started = time.perf_counter()
-    described = {component.name: component for component in registry.describe().components}
-    components = [described[module.name] for module in modules]
+    components = [
+        schema.Component(name=m.name, family=m.family, scope=m.scope, version=m.version, details=m.describe())
+        for m in modules
+    ]
     components += [
         schema.Component(name=family, family=family, state="absent", reason=_REASON)
         for family in FAMILIES

@@ -12,10 +12,11 @@ from lineage_schemas.checkpoint import Position, RecipePoint
 from lineage_schemas.run import Parent, Start
 
 if TYPE_CHECKING:
+    from lineage.checkpoint.background import BackgroundSaver, PendingSave
     from lineage.checkpoint.discover import Discovery
     from lineage.checkpoint.loaders import LoaderIterator
     from lineage.checkpoint.registry import Registry
-    from lineage.checkpoint.store import CheckpointStore, Experiment, SavedGeneration
+    from lineage.checkpoint.store import CheckpointStore, Experiment, SaveContext, SavedGeneration
     from lineage.trainer.recorder import Recorder
     from lineage.trainer.start import Target
     from lineage_schemas.checkpoint import Finding, RejectedCandidate
@@ -69,7 +70,14 @@ class Keeper:
     """
 
     def __init__(
-        self, recorder: Recorder, target: Target, *, allow: Sequence[str] = (), quarantined: bool = False
+        self,
+        recorder: Recorder,
+        target: Target,
+        *,
+        allow: Sequence[str] = (),
+        quarantined: bool = False,
+        keep: int | None = None,
+        keep_every: int | None = None,
     ) -> None:
         self.restored: Restored | None = None
         self._recorder = recorder
@@ -78,6 +86,8 @@ class Keeper:
         self._quarantined = quarantined
         self._registry: Registry | None = None
         self._store: CheckpointStore | None = None
+        self._saver: BackgroundSaver | None = None
+        self._retention = (keep, keep_every)
         self._absent: list[tuple[str, str]] = []
         self._prepared: dict[str, LoaderIterator] = {}
         self._last_saved: tuple[int, SavedGeneration] | None = None
@@ -115,11 +125,16 @@ class Keeper:
 
     def _opened(self) -> Registry:
         if self._registry is None:
+            from lineage.checkpoint.background import BackgroundSaver
             from lineage.checkpoint.registry import Registry
+            from lineage.checkpoint.retention import Policy
             from lineage.checkpoint.store import CheckpointStore
 
+            keep, every = self._retention
+            policy = None if keep is None else Policy(last=keep, every=every)
             self._registry = Registry()
-            self._store = CheckpointStore(self._recorder.dir, self._registry)
+            self._store = CheckpointStore(self._recorder.dir, self._registry, retention=policy)
+            self._saver = BackgroundSaver(self._store)
         return self._registry
 
     def _device(self) -> Any:
@@ -273,25 +288,77 @@ class Keeper:
         """Whether there is state to save, and this process has all of it."""
         return self._registry is not None and bool(self._registry.components) and self._recorder.facts.world == 1
 
-    def save(self, position: Position) -> SavedGeneration:
-        """Publish a generation; see `CheckpointStore.save` for what it raises."""
-        facts = self._recorder.facts
-        if facts.world > 1:
-            raise several_ranks(facts.world)
-        registry = self._opened()
-        if not registry.components:
-            raise UsageError("nothing is tracked, so there is nothing to save", hint="run.track(model=..., ...)")
+    def save(self, position: Position, *, background: bool | None = None) -> SavedGeneration | PendingSave:
+        """Publish a generation; see `CheckpointStore.save` and `BackgroundSaver.save` for what they raise.
+
+        Args:
+            position: counters after the last completed step.
+            background: copy the state and write it beside the training; None does so where there is an accelerator.
+        """
+        from lineage.checkpoint.background import wants_background
+
+        store, saver, registry = self._ready("save")
         self.check_loaders()
-        session = self._recorder.store.session
-        if self._store is None or session is None:
-            raise UsageError("a checkpoint before the session began")
         for loader in registry.loaders().values():
             position = position.model_copy(update={"epoch": loader.epoch})
             break
+        if wants_background(registry) if background is None else background:
+            return saver.save(position, self._context())
+        saver.wait()
+        saved = store.save(position, self._context())
+        self._last_saved = (position.step, saved)
+        return saved
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save was begun in the background and its outcome not yet asked for."""
+        return self._saver is not None and self._saver.pending is not None
+
+    def saved_beside(self, *, wait: bool = False) -> SavedGeneration | None:
+        """The generation that a background save has made durable since the last call, if one has.
+
+        Raises:
+            BackgroundSaveError: the save failed.
+        """
+        if self._saver is None:
+            return None
+        saved = self._saver.wait() if wait else self._saver.poll()
+        if saved is not None:
+            self._last_saved = (saved.manifest.position.step, saved)
+        return saved
+
+    def export(self, name: str, position: Position) -> SavedGeneration:
+        """Write the weights alone to `exports/<name>`; see `export_weights` for what it raises."""
+        from lineage.checkpoint.export import export_weights
+
+        _, _, registry = self._ready("export")
+        return export_weights(self._recorder.dir, registry, name, position, self._context())
+
+    def fix_batch(self, loader: Any) -> None:
+        """Repeat the batch at the loader's cursor for ever."""
+        self._opened().loader(loader).fix_batch()
+
+    def last_saved_at(self, step: int) -> SavedGeneration | None:
+        """The generation this session saved after exactly `step` steps, if it did."""
+        return self._last_saved[1] if self._last_saved and self._last_saved[0] == step else None
+
+    def _ready(self, what: str) -> tuple[CheckpointStore, BackgroundSaver, Registry]:
+        world = self._recorder.facts.world
+        if world > 1:
+            raise several_ranks(world)
+        registry = self._opened()
+        if not registry.components or self._store is None or self._saver is None:
+            raise UsageError(f"nothing is tracked, so there is nothing to {what}", hint="run.track(model=..., ...)")
+        return self._store, self._saver, registry
+
+    def _context(self) -> SaveContext:
         from lineage.checkpoint.store import SaveContext
 
+        session = self._recorder.store.session
+        if session is None:
+            raise UsageError("a checkpoint before the session began", f"run {self._recorder.run_id}")
         experiment = self._experiment()
-        context = SaveContext(
+        return SaveContext(
             recipe=experiment.recipe,
             data=experiment.data,
             runtime=experiment.runtime,
@@ -302,13 +369,6 @@ class Keeper:
             parent=self.restored.name if self.restored else None,
             before_commit=self._recorder.sync,
         )
-        saved = self._store.save(position, context)
-        self._last_saved = (position.step, saved)
-        return saved
-
-    def last_saved_at(self, step: int) -> SavedGeneration | None:
-        """The generation this session saved after exactly `step` steps, if it did."""
-        return self._last_saved[1] if self._last_saved and self._last_saved[0] == step else None
 
     def _experiment(self) -> Experiment:
         from lineage.checkpoint.store import Experiment

@@ -29,6 +29,7 @@ from lineage_schemas.checkpoint import Position
 from lineage_schemas.run import Start
 
 if TYPE_CHECKING:
+    from lineage.checkpoint.background import PendingSave
     from lineage.checkpoint.store import SavedGeneration
     from lineage.trainer.keeper import Keeper, Restored
     from lineage.trainer.recorder import Recorder
@@ -196,46 +197,58 @@ class Run:
         self._clock.lap()
         return restored
 
-    def checkpoint(self) -> SavedGeneration | None:
+    def checkpoint(self, *, background: bool | None = None) -> SavedGeneration | PendingSave | None:
         """Publish one generation of the whole training state after the last completed step.
 
-        Durable when it returns. A disk that fails is reported once, as an alert and on stderr, and training goes on;
-        the generation before stays whole.
+        Durable when it returns, unless it goes on in the background: then the state was copied, the write goes on
+        beside the training, and what became of it is recorded at the next step boundary. A disk that fails is reported
+        once, as an alert and on stderr, and training goes on; the generation before stays whole.
+
+        Args:
+            background: write beside the training; None does so where parameters are on an accelerator, since on a
+                CPU the writer takes its cores from the training.
 
         Returns:
-            The generation, or None when the disk failed.
+            The generation, the save in flight, or None when the disk failed.
 
         Raises:
-            UndeclaredState: something reachable from the tracked objects is stateful and was never declared.
-            CheckpointError: the state is not at a completed step.
+            UndeclaredStateError: something reachable from the tracked objects is stateful and was never declared.
+            CheckpointError: the state is not at a completed step, or an earlier background save failed.
         """
         self._begin()
         step = self._completed_step()
-        from lineage.checkpoint.errors import DiskSpaceError
+        from lineage.checkpoint.background import PendingSave
 
         with self.phase("checkpoint"):
-            started = time.monotonic()
-            try:
-                saved = self._keeper.save(self._position(step))
-            except (OSError, DiskSpaceError) as error:
-                self._alert(
-                    "checkpoint_failed",
-                    f"the checkpoint after step {step} failed: {error}; training goes on",
-                    severity="error",
-                    details={"step": step, "error": str(error)},
-                )
-                return None
-            self._event(
-                "checkpoint_saved",
-                checkpoint=saved.name,
-                manifest_sha256=saved.manifest_sha256,
-                size_bytes=saved.size_bytes,
-                duration_s=time.monotonic() - started,
-            )
-            self._recorder.add_checkpoint(saved.name, step)
-        self._witness_left = self._witness_steps
-        self._optimizers.wanted = True
-        return saved
+            self._settle(wait=True)
+            with self._disk_may_fail(step):
+                started = time.monotonic()
+                saved = self._keeper.save(self._position(step), background=background)
+                if not isinstance(saved, PendingSave):
+                    self._note_saved(saved, time.monotonic() - started)
+                self._witness_left = self._witness_steps
+                self._optimizers.wanted = True
+                return saved
+        return None
+
+    def export(self, name: str) -> SavedGeneration | None:
+        """Write the weights alone to the run's `exports/<name>`, for inference or transfer; no resume takes it.
+
+        Raises:
+            UsageError: the name is malformed or taken, or no module is tracked.
+        """
+        self._begin()
+        step = self._completed_step()
+        with self.phase("export"), self._disk_may_fail(step):
+            return self._keeper.export(name, self._position(step))
+        return None
+
+    def fix_batch(self, loader: Any) -> None:
+        """Train on one batch for ever (overfitting): the one at the cursor of a tracked loader.
+
+        Call it before `restore`; a resume rereads the same batch and refuses when its content has changed.
+        """
+        self._keeper.fix_batch(loader)
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -277,6 +290,8 @@ class Run:
                     self._observe(self._current)
                 self.step = self._current
                 self._current = None
+                if self._keeper.is_saving:
+                    self._settle()
                 if self._preemption.asked and self.step < total:
                     self._leave()
                     return
@@ -478,6 +493,47 @@ class Run:
             self._observe(self._current)
         return self._current if self._advanced else self._current - 1
 
+    @contextlib.contextmanager
+    def _disk_may_fail(self, step: int) -> Iterator[None]:
+        """A failing disk becomes an alert: training is worth more than one checkpoint."""
+        from lineage.checkpoint.errors import BackgroundSaveError, DiskSpaceError
+
+        try:
+            yield
+        except (OSError, DiskSpaceError, BackgroundSaveError) as error:
+            cause = error.__cause__ if isinstance(error, BackgroundSaveError) else error
+            if not isinstance(cause, OSError | DiskSpaceError):
+                raise
+            self._alert(
+                f"checkpoint_failed.{step}",
+                f"the checkpoint after step {step} failed: {cause}; training goes on",
+                severity="error",
+                details={"step": step, "error": str(cause)},
+            )
+
+    def _settle(self, *, wait: bool = False) -> None:
+        """Record what became of a save in the background.
+
+        Raises:
+            BackgroundSaveError: it failed, and not for the disk.
+        """
+        with self._disk_may_fail(self.step):
+            saved = self._keeper.saved_beside(wait=wait)
+            if saved is not None:
+                self._note_saved(saved, saved.timing.snapshot_s + saved.timing.write_s + saved.timing.fsync_s)
+
+    def _note_saved(self, saved: SavedGeneration, duration_s: float) -> None:
+        step = saved.manifest.position.step
+        self._recorder.event(
+            "checkpoint_saved",
+            step=step,
+            checkpoint=saved.name,
+            manifest_sha256=saved.manifest_sha256,
+            size_bytes=saved.size_bytes,
+            duration_s=duration_s,
+        )
+        self._recorder.add_checkpoint(saved.name, step)
+
     def _position(self, step: int) -> Position:
         return Position(
             step=step, num_updates=self.num_updates, num_skipped=self.num_skipped, num_tokens=self.num_tokens
@@ -568,9 +624,10 @@ class Run:
 
     def _leave(self) -> None:
         name = self._preemption.signal_name or "a signal"
-        saved = None
+        saved: object = None
         if self._keeper.can_save():
-            saved = self._keeper.last_saved_at(self.step) or self.checkpoint()
+            self._settle(wait=True)
+            saved = self._keeper.last_saved_at(self.step) or self.checkpoint(background=False)
         reason = f"{name}; checkpointed after step {self.step}" if saved else f"{name}; no checkpoint was made"
         self._end("preempted", reason)
 
@@ -584,6 +641,10 @@ class Run:
                 endings.forget(self)
                 return
             self._begin()
+        try:
+            self._settle(wait=True)
+        except LineageError as error:
+            self._recorder.warn(str(error))
         self._ended = status
         step = self.step if self._current is None or not self._advanced else self._current
         if self._proof is not None:

@@ -53,10 +53,16 @@ class SilentRun(Run):
     def restore(self) -> None:
         return None
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, background: bool | None = None) -> None:  # noqa: ARG002 - the public name
         from lineage.trainer.keeper import several_ranks
 
         raise several_ranks(self.world)
+
+    def export(self, name: str) -> None:
+        pass
+
+    def fix_batch(self, loader: Any) -> None:
+        pass
 
     def steps(self, total: int, *, start: int | None = None) -> Iterator[int]:
         self.step = self.step if start is None else start

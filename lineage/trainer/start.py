@@ -30,6 +30,8 @@ def init(
     fork: bool = False,
     allow: Sequence[str] = (),
     quarantined: bool = False,
+    keep: int | None = None,
+    keep_every: int | None = None,
     tags: Sequence[str] = (),
     notes: str = "",
     data: Mapping[str, DataIdentity | str] | None = None,
@@ -57,6 +59,9 @@ def init(
         allow: paths or patterns of differences you take responsibility for, as the refusal of a restore names them
             (`"recipe.lr"`, `"runtime.*"`); the session records them.
         quarantined: restore a quarantined generation all the same.
+        keep: newest generations to keep after each checkpoint, beside what is pinned, verified or was restored; None
+            keeps every generation.
+        keep_every: keep generations whose step is a multiple of this, too.
         tags: words to find the run by; of a new run only.
         notes: a remark; of a new run only.
         data: identity of each split: your own words, or what `lineage.fingerprint_files` returned.
@@ -89,7 +94,7 @@ def init(
     facts = capture_facts(recipe=recipe, data=data, tolerance=tolerance, rank=rank, world=world)
     store = target.open(Path(runs_dir), tags=tags, notes=notes)
     recorder = Recorder(store, facts, is_new=target.is_new, sync_interval_s=sync_interval_s)
-    keeper = Keeper(recorder, target, allow=allow, quarantined=quarantined)
+    keeper = Keeper(recorder, target, allow=allow, quarantined=quarantined, keep=keep, keep_every=keep_every)
     return Run(
         recorder,
         keeper,

@@ -1,0 +1,142 @@
+"""Saves beside the training, exports, retention and the fixed batch, through the run that users hold."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from safetensors.torch import load_file
+
+import lineage
+from lineage.checkpoint import tensorfile
+
+
+def test_a_background_save_is_recorded_at_a_later_boundary_and_restores(make, start, abandon, events_of) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    batches = run.batches(trainer.loader)
+    for step in run.steps(12):
+        run.log(loss=trainer.step(next(batches)))
+        if step == 5:
+            run.checkpoint(background=True)
+    run.finish()
+    (saved,) = events_of(run, "checkpoint_saved")
+    assert saved["step"] == 5
+    assert lineage.read(run.path).record.sessions[0].checkpoints == [saved["checkpoint"]]
+    trainer, run = make(), start(resume=run.id)
+    trainer.track(run)
+    restored = run.restore()
+    assert restored is not None
+    assert restored.position.step == 5
+
+
+def test_what_a_background_save_holds_is_the_state_at_its_boundary(make, start, monkeypatch) -> None:
+    """The writer is held until the training has moved on: later updates must not be in the file."""
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    held = threading.Event()
+    write = tensorfile.write_tensors
+
+    def later(*args: object, **kwargs: object) -> object:
+        assert held.wait(30)
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(tensorfile, "write_tensors", later)
+    batches = run.batches(trainer.loader)
+    kept: dict[str, object] = {}
+    for step in run.steps(10):
+        run.log(loss=trainer.step(next(batches)))
+        if step == 5:
+            run.checkpoint(background=True)
+            kept = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    held.set()
+    run.finish()
+    (generation,) = (run.path / "checkpoints").glob("step-*")
+    found = load_file(generation / "model.r00000.safetensors")
+    assert found.keys() == kept.keys()
+    assert all(found[name].equal(kept[name]) for name in kept)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_every_checkpoint_that_a_full_disk_prevents_is_told(
+    make, start, events_of, monkeypatch, capsys, *, background: bool
+) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+
+    def full(*_: object, **__: object) -> object:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensorfile, "write_tensors", full)
+    batches = run.batches(trainer.loader)
+    for step in run.steps(12):
+        run.log(loss=trainer.step(next(batches)))
+        if step % 4 == 0:
+            run.checkpoint(background=background)
+    run.finish()
+    assert run.step == 12
+    assert len([e for e in events_of(run, "alert") if e["code"] == "checkpoint_failed"]) == 3
+    assert capsys.readouterr().err.count("training goes on") == 3
+    assert not list((run.path / "checkpoints").glob("step-*"))
+
+
+def test_keep_leaves_the_newest_generations_and_those_of_every_nth_step(make, start) -> None:
+    trainer, run = make(), start(keep=2, keep_every=20)
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 60)
+    run.finish()
+    steps = sorted(int(p.name.split("-")[1]) for p in (run.path / "checkpoints").glob("step-*"))
+    assert steps == [20, 40, 50, 60]
+
+
+def test_an_export_holds_the_weights_and_no_resume_takes_it(make, start) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 3)
+    run.export("best")
+    run.finish()
+    folder = run.path / "exports" / "best"
+    found = load_file(folder / "model.safetensors")
+    assert all(found[name].equal(value) for name, value in trainer.model.state_dict().items())
+    trainer, again = make(), start(resume=str(folder))
+    trainer.track(again)
+    with pytest.raises(lineage.CheckpointError, match="weights-only"):
+        again.restore()
+
+
+def test_a_fixed_batch_is_trained_on_again_after_a_resume(make, start, abandon, events_of) -> None:
+    def begin() -> tuple[object, lineage.Run]:
+        trainer, run = make(), start()
+        trainer.track(run)
+        run.fix_batch(trainer.loader)
+        run.restore()
+        return trainer, run
+
+    trainer, run = begin()
+    trainer.train(run, 30, stop_after=15)
+    abandon(run)
+    trainer, run = begin()
+    trainer.train(run, 20)
+    run.finish()
+    batches = {e["witness"]["batch"] for e in events_of(run, "step")}
+    assert len(batches) == 1
+    assert events_of(run, "continuation")[0]["verdict"] == "exact"
+
+
+def test_preemption_waits_for_the_save_in_flight_and_needs_no_second_one(make, start, events_of) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    batches = run.batches(trainer.loader)
+    for step in run.steps(12):
+        run.log(loss=trainer.step(next(batches)))
+        if step == 6:
+            run.checkpoint(background=True)
+            run._preemption.signal_name = "SIGTERM"
+    assert run.ended == "preempted"
+    assert [e["step"] for e in events_of(run, "checkpoint_saved")] == [6]
