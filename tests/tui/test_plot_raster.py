@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -304,3 +307,8 @@ def test_what_is_clipped_is_marked_where_it_is_and_unclipping_shows_it():
     full = render(model, View(clip=False), 100, 30)
     assert full.window.y1 > 900
     assert full.facts.num_clipped == 0
+
+
+def test_the_plot_package_loads_neither_a_terminal_library_nor_torch():
+    code = "import sys, lineage_tui.plot\nsys.exit(bool({'textual', 'rich', 'torch', 'matplotlib'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -43,6 +43,7 @@ THROUGHPUT: Final = ("tokens_per_s", "samples_per_s", "step_s")
 UNITS: Final[dict[str, str]] = {"step_s": "s"}
 DEATHS: Final = frozenset({"killed", "failed"})
 LEAD: Final = 4096  # samples that warm up the smoothing of superseded steps
+UNSETTLED: Final = 256  # of the newest events, whose steps may not have been read yet
 GAP_S: Final = 60.0  # a pause between sessions shorter than this is not worth a line
 _AXIS_WORDS: Final[dict[Axis, tuple[str, XKind]]] = {
     "step": ("step", "count"),
@@ -172,6 +173,7 @@ class _Builder:
         self._counted = _Grown()
         self._num_durations = 0
         self._old: dict[tuple[str, SessionId], _Rows] = {}  # rows of sessions that will get no more
+        self._settled = _Happenings()
         self._last_seen: dict[tuple[str, str], float] = {}  # by session and state
 
     def models(self, names: Sequence[str], axis: Axis) -> list[ChartModel]:
@@ -183,6 +185,7 @@ class _Builder:
             self._counted, self._num_durations = _Grown(), 0
             self._old.clear()
             self._last_seen.clear()
+            self._settled = _Happenings()
             self._version, self._axis = view.history_version, axis
         self._tokens = None
         if axis == "tokens":
@@ -197,10 +200,14 @@ class _Builder:
         ruler = names[0] if names[0] in available else next(iter(available), None)
         if ruler is not None and axis in {"train", "tokens"}:
             self._set_clock(view, clock, ruler)
-        last_seen = self._find_last_seen(view)
+        events = view.events()
+        self._settled.take(events, clock, max(len(events) - UNSETTLED, 0))
+        happened = self._settled.copy()
+        happened.take(events, clock, len(events))
+        last_seen = self._find_last_seen(view, happened.last_ts)
         gaps = _gaps(view, last_seen)
-        spans, lines = _spans(view, clock, gaps), _lines(view, clock, gaps, last_seen)
-        marks = _marks(view, clock)
+        spans, lines = happened.all_spans(clock, gaps), _lines(view, clock, gaps, last_seen)
+        marks = tuple(happened.marks)
         offset = _utc_offset_s(view) if axis == "wall" else 0.0
         made: list[ChartModel] = []
         for name in names:
@@ -343,11 +350,8 @@ class _Builder:
             counted.x.extend(rows.x + before)
         return counted.rows() if counted.step.size else None
 
-    def _find_last_seen(self, view: RunView) -> dict[str, float]:
-        """Unix seconds of the last sign of life of each session."""
-        last: dict[str, float] = {}
-        for event in view.events():
-            last[event.session] = max(last.get(event.session, -math.inf), event.ts)
+    def _find_last_seen(self, view: RunView, last: dict[str, float]) -> dict[str, float]:
+        """Unix seconds of the last sign of life of each session, those of its events given."""
         ruler = next(iter(view.metrics), None)
         for session in view.sessions:
             if session.ended_at is not None:
@@ -438,25 +442,45 @@ def _utc_offset_s(view: RunView) -> float:
 # What happened
 
 
-def _spans(view: RunView, clock: _Clock, gaps: Sequence[_Gap]) -> tuple[Span, ...]:
-    """Phases of all sessions, and on the wall clock the times in which nobody worked."""
-    found: list[Span] = []
-    open_phases: dict[tuple[str, str], list[PhaseStartEvent]] = {}
-    last_ts: dict[str, float] = {}
-    for event in view.events():
-        last_ts[event.session] = event.ts
-        if isinstance(event, PhaseStartEvent):
-            open_phases.setdefault((event.session, event.phase), []).append(event)
-        elif isinstance(event, PhaseEndEvent):
-            begun = open_phases.get((event.session, event.phase), [])
-            start: Event = begun.pop() if begun else event
-            found += _span(clock, event.phase, start, event)
-    for (session, phase), begun in open_phases.items():
-        for start in begun:  # the process died in it, or is in it now
-            found += _span(clock, phase, start, _moved(start, last_ts[session]))
-    if clock.axis == "wall":
-        found += [Span(gap.x, gap.x_end, "gap", gap.label) for gap in gaps]
-    return tuple(found)
+class _Happenings:
+    """Marks, phases and signs of life of the events so far; those that cannot change any more are looked at once."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+        self.spans: list[Span] = []
+        self.open_phases: dict[tuple[str, str], list[Event]] = {}
+        self.last_ts: dict[str, float] = {}
+        self.num_seen = 0
+
+    def copy(self) -> _Happenings:
+        twin = _Happenings()
+        twin.marks, twin.spans, twin.last_ts = list(self.marks), list(self.spans), dict(self.last_ts)
+        twin.open_phases = {key: list(begun) for key, begun in self.open_phases.items()}
+        twin.num_seen = self.num_seen
+        return twin
+
+    def take(self, events: Sequence[Event], clock: _Clock, upto: int) -> None:
+        """Take in the events from the first new one up to `upto`."""
+        for event in events[self.num_seen : upto]:
+            self.last_ts[event.session] = max(self.last_ts.get(event.session, -math.inf), event.ts)
+            if isinstance(event, PhaseStartEvent):
+                self.open_phases.setdefault((event.session, event.phase), []).append(event)
+            elif isinstance(event, PhaseEndEvent):
+                begun = self.open_phases.get((event.session, event.phase), [])
+                self.spans += _span(clock, event.phase, begun.pop() if begun else event, event)
+            elif (mark := _mark(event)) is not None and math.isfinite(x := _x(clock, event)):
+                self.marks.append(replace(mark, x=x))
+        self.num_seen = max(self.num_seen, upto)
+
+    def all_spans(self, clock: _Clock, gaps: Sequence[_Gap]) -> tuple[Span, ...]:
+        """Phases, the open ones up to the last event, and on the wall clock the times in which nobody worked."""
+        found = list(self.spans)
+        for (session, phase), begun in self.open_phases.items():
+            for start in begun:  # the process died in it, or is in it now
+                found += _span(clock, phase, start, _moved(start, self.last_ts[session]))
+        if clock.axis == "wall":
+            found += [Span(gap.x, gap.x_end, "gap", gap.label) for gap in gaps]
+        return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -559,18 +583,6 @@ def _boundary_label(segment: Segment, session: Session) -> str:
     elif not words and session.start.kind == "fork":
         words = "fork"
     return f"s{segment.ordinal} {words}".strip()
-
-
-def _marks(view: RunView, clock: _Clock) -> tuple[Mark, ...]:
-    """Events worth a sign in the lane, in order of the log."""
-    found: list[Mark] = []
-    for event in view.events():
-        mark = _mark(event)
-        if mark is not None:
-            x = _x(clock, event)
-            if math.isfinite(x):
-                found.append(replace(mark, x=x))
-    return tuple(found)
 
 
 def _mark(event: Event) -> Mark | None:

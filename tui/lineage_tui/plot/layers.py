@@ -10,7 +10,7 @@ import numpy as np
 
 from lineage_tui.plot import raster
 from lineage_tui.plot.layout import LAST_WIDTH, Curve, Scene
-from lineage_tui.plot.model import XKind
+from lineage_tui.plot.model import EMPTY, MarkKind, XKind
 from lineage_tui.plot.numbers import NO_TICKS, format_short, format_x, x_ticks
 from lineage_tui.plot.styles import Bg, Fg, hue
 from lineage_tui.plot.text import plain
@@ -23,7 +23,14 @@ MARK_FG: Final[dict[str, Fg]] = {
     "checkpoint": Fg.CHECKPOINT,
     "note": Fg.NOTE,
 }
-MARK_ORDER: Final = ("note", "fp16_skip", "checkpoint", "lr_restore", "alert", "nonfinite")  # the last one wins a cell
+MARK_ORDER: Final[tuple[MarkKind, ...]] = (
+    "note",
+    "fp16_skip",
+    "checkpoint",
+    "lr_restore",
+    "alert",
+    "nonfinite",
+)  # the last one wins a cell
 SPAN_BG: Final[dict[str, Bg]] = {"eval": Bg.EVAL, "checkpoint": Bg.CHECKPOINT, "restore": Bg.RESTORE}
 SPAN_SHORT: Final[dict[str, str]] = {"checkpoint": "ckpt"}
 LINE_ORDER: Final = ("boundary", "death", "gap")  # the first one wins a cell
@@ -56,12 +63,21 @@ def spans(scene: Scene) -> None:
     canvas, plot = scene.canvas, scene.plot
     covered: dict[str, raster.Mask] = {}
     named: dict[str, dict[int, str]] = {}
-    for span in scene.model.spans:
-        stretch = scene.stretch(span.x0, span.x1)
-        if stretch is not None:
-            columns = covered.setdefault(span.kind, np.zeros(canvas.width, dtype=np.bool_))
-            columns[stretch[0] : stretch[1] + 1] = True
-            named.setdefault(span.kind, {}).setdefault(stretch[0], span.label or SPAN_SHORT.get(span.kind, span.kind))
+    x0, x1 = scene.window.x0, scene.window.x1
+    for kind, (lower, upper, labels) in scene.model.spans_by_kind.items():
+        seen = np.flatnonzero((upper >= x0) & (lower <= x1))
+        if not seen.size:
+            continue
+        firsts = scene.columns(np.maximum(lower[seen], x0))
+        lasts = scene.columns(np.minimum(upper[seen], x1))
+        ends = np.zeros(canvas.width + 1, dtype=np.int64)
+        np.add.at(ends, firsts, 1)
+        np.add.at(ends, lasts + 1, -1)
+        covered[kind] = np.cumsum(ends[:-1]) > 0
+        places, which = np.unique(firsts, return_index=True)
+        default = SPAN_SHORT.get(kind, kind)
+        pairs = zip(places.tolist(), seen[which].tolist(), strict=True)
+        named[kind] = {column: labels[number] or default for column, number in pairs}
     words: list[tuple[int, str]] = []
     for kind, columns in covered.items():
         areas: list[slice] = []
@@ -338,11 +354,8 @@ def lane(scene: Scene) -> None:
     row = scene.layout.lane
     if row is None:
         return
-    by_kind: dict[str, list[float]] = {}
-    for mark in scene.model.marks:
-        by_kind.setdefault(mark.kind, []).append(mark.x)
     for kind in MARK_ORDER:
-        at = np.array(by_kind.get(kind, ()), dtype=np.float64)
+        at = scene.model.marks_by_kind.get(kind, EMPTY)
         at = at[(at >= scene.window.x0) & (at <= scene.window.x1)]
         if at.size:
             columns = scene.columns(at)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -101,6 +102,29 @@ class ChartModel:
     y_unit: str = ""
     utc_offset_s: float = 0.0
     message: str = "no samples yet"
+
+    @cached_property
+    def marks_by_kind(self) -> Mapping[MarkKind, Floats]:
+        """Where the events of each kind are; made once a model."""
+        found: dict[MarkKind, list[float]] = {}
+        for mark in self.marks:
+            found.setdefault(mark.kind, []).append(mark.x)
+        return {kind: np.array(at, dtype=np.float64) for kind, at in found.items()}
+
+    @cached_property
+    def spans_by_kind(self) -> Mapping[str, tuple[Floats, Floats, list[str]]]:
+        """Lower ends, upper ends and labels of the spans of each kind; made once a model."""
+        found: dict[str, list[Span]] = {}
+        for span in self.spans:
+            found.setdefault(span.kind, []).append(span)
+        return {
+            kind: (
+                np.array([min(span.x0, span.x1) for span in spans], dtype=np.float64),
+                np.array([max(span.x0, span.x1) for span in spans], dtype=np.float64),
+                [span.label for span in spans],
+            )
+            for kind, spans in found.items()
+        }
 
     def shown(self, view: View) -> list[SeriesData]:
         """The series this view draws: superseded ones only if it wants them."""
