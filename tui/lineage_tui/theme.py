@@ -80,6 +80,9 @@ def _dimmed(colour: Rgb, ground: Rgb) -> Rgb:
 
 def _tint(colour: Rgb, ground: Rgb, target: float) -> Rgb:
     """The background with so much of a hue that it can just be told from the plain one, whatever the hue."""
+    # Pure hues of little luminance, such as magenta, would need so much of themselves that they shout: mute them.
+    level = round(sum(colour) / 3)
+    colour = _mix(colour, (level, level, level), 0.45)
     for percent in range(2, 100):
         mixed = _mix(colour, ground, percent / 100)
         if contrast(mixed, ground) >= target:
