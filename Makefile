@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
+# Torch's threads of parallel test workers would otherwise spin while they wait for each other's cores.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: demo test check lint types imports schemas pytest format bench screens clean
 

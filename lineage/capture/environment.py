@@ -135,7 +135,8 @@ def _allowed(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_allowed(name: str) -> bool:
-    return name in VARIABLES or name.startswith(PREFIXES)
+    # Places on a disk are no settings of a computation, and often name the user.
+    return name in VARIABLES or (name.startswith(PREFIXES) and not name.endswith(("_DIR", "_PATH", "_FILE", "_HOME")))
 
 
 def _threads(variables: Mapping[str, str]) -> dict[str, int]:

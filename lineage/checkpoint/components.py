@@ -548,7 +548,8 @@ def _functions(scheduler: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _function_name(function: Any) -> str:
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
+    """Without its module, as `_type_name`: `python train.py` and `python -m pkg.train` are one training."""
+    return str(getattr(function, "__qualname__", "?"))
 
 
 def _function_facts(function: Any) -> dict[str, Any]:

@@ -33,7 +33,10 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "audit": ("lineage.cli.audit:AuditCommand", "the continuation verdict of each resume"),
     "diff": ("lineage.cli.diff:DiffCommand", "recipes and environments of two sessions, compared and graded"),
     "explain": ("lineage.cli.explain:ExplainCommand", "what happened around a step, or at each abrupt change"),
-    "checkpoints": ("lineage.cli.checkpoints:CheckpointsCommand", "the checkpoints of a run and their state; pin, unpin, prune"),
+    "checkpoints": (
+        "lineage.cli.checkpoints:CheckpointsCommand",
+        "checkpoints and their state; pin, unpin, prune",
+    ),
     "verify": ("lineage.cli.verify:VerifyCommand", "every artifact of every checkpoint against its manifest"),
     "whence": ("lineage.cli.whence:WhenceCommand", "the session that made this checkpoint or weights file"),
     "repair": ("lineage.cli.repair:RepairCommand", "mend a torn or damaged log, the original kept aside"),

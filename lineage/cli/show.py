@@ -140,7 +140,7 @@ def _brief(session: Session, glances: _Glances) -> Iterator[str]:
 def _start(session: Session) -> str:
     start = session.start
     if start.kind == "fresh":
-        return "fresh, from step 0"
+        return f"fresh, from step {start.step:,}"
     made_by = f" of session {start.session}" if start.session else ""
     other = f" of run {start.run}" if start.run else ""
     forced = ", forced past differences" if start.forced else ""

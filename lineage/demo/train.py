@@ -155,7 +155,9 @@ def train(config: Config, *, runs: str, name: str, resume: str) -> None:
     """Train from wherever the run stands to `config.max_steps`."""
     t = Trainer(config)
     data = {"text": fingerprint(t.text)}
-    run = lineage.init(runs, name=name, recipe=config, resume=resume, data=data)  # lineage
+    run = lineage.init(  # lineage
+        runs, name=name, recipe=config, resume=resume, data=data, accumulation=config.accumulation, precision="float16"
+    )
     run.track(model=t.model, adamw=t.adamw, muon=t.muon, scaler=t.scaler, train_loader=t.loader)  # lineage
     run.track(adamw_schedule=t.adamw_schedule, muon_schedule=t.muon_schedule)  # lineage
     run.restore()  # lineage

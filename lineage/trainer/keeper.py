@@ -78,6 +78,8 @@ class Keeper:
         quarantined: bool = False,
         keep: int | None = None,
         keep_every: int | None = None,
+        accumulation: int = 1,
+        precision: str | None = None,
     ) -> None:
         self.restored: Restored | None = None
         self._recorder = recorder
@@ -88,6 +90,7 @@ class Keeper:
         self._store: CheckpointStore | None = None
         self._saver: BackgroundSaver | None = None
         self._retention = (keep, keep_every)
+        self._execution = (precision, accumulation)
         self._absent: list[tuple[str, str]] = []
         self._prepared: dict[str, LoaderIterator] = {}
         self._last_saved: tuple[int, SavedGeneration] | None = None
@@ -121,7 +124,8 @@ class Keeper:
         from lineage.capture.runtime import capture_runtime
 
         facts = self._recorder.facts
-        return capture_runtime(device=self._device(), rank=facts.rank, world=facts.world)
+        precision, accumulation = self._execution
+        return capture_runtime(self._device(), precision, accumulation, rank=facts.rank, world=facts.world)
 
     def _opened(self) -> Registry:
         if self._registry is None:

@@ -35,6 +35,8 @@ def init(
     tags: Sequence[str] = (),
     notes: str = "",
     data: Mapping[str, DataIdentity | str] | None = None,
+    accumulation: int = 1,
+    precision: str | None = None,
     continuation: ContinuationPolicy = "warn",
     tolerance: Tolerance | float | None = None,
     writer_rank: int = 0,
@@ -65,6 +67,8 @@ def init(
         tags: words to find the run by; of a new run only.
         notes: a remark; of a new run only.
         data: identity of each split: your own words, or what `lineage.fingerprint_files` returned.
+        accumulation: microbatches to a step, where the recipe does not say it; a resume with another number is refused.
+        precision: the word for how the loop computes (`"float16"`, `"bf16-mixed"`), likewise.
         continuation: what to do when a resumed session trains a step another way than it was trained before:
             `"warn"` (an alert), `"stop"` (raise at that step), `"off"` (do not compare).
         tolerance: what the continuation may differ by, declared before it trains: a relative tolerance, or a
@@ -94,7 +98,16 @@ def init(
     facts = capture_facts(recipe=recipe, data=data, tolerance=tolerance, rank=rank, world=world)
     store = target.open(Path(runs_dir), tags=tags, notes=notes)
     recorder = Recorder(store, facts, is_new=target.is_new, sync_interval_s=sync_interval_s)
-    keeper = Keeper(recorder, target, allow=allow, quarantined=quarantined, keep=keep, keep_every=keep_every)
+    keeper = Keeper(
+        recorder,
+        target,
+        allow=allow,
+        quarantined=quarantined,
+        keep=keep,
+        keep_every=keep_every,
+        accumulation=accumulation,
+        precision=precision,
+    )
     return Run(
         recorder,
         keeper,
