@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import stat
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -117,13 +119,34 @@ class Discovery:
             )
 
 
+def scan_folder(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in a run's `checkpoints/` or `exports/`, by name; nothing when there is no such folder.
+
+    Raises:
+        ArtifactError: it is a link, or may not be read. Never "nothing": that would start a run from step 0.
+    """
+    if folder.is_symlink():
+        raise ArtifactError(
+            f"{folder.name} is a symbolic link; it must be a folder of the run's own",
+            str(folder),
+            "move what it points at here, or put the whole folder of runs on the other disk",
+            kind="link",
+        )
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ArtifactError(f"{folder.name} cannot be read: {error.strerror}", str(folder), kind="link") from error
+
+
 def discover(run_dir: RunDir | Path) -> Discovery:
     """Look at every generation of a run; reads manifests, no tensors, and changes nothing."""
     layout = run_dir if isinstance(run_dir, RunDir) else RunDir(run_dir)
     root = layout.checkpoints_dir
-    try:
-        entries = sorted(os.scandir(root), key=lambda entry: entry.name)
-    except (FileNotFoundError, NotADirectoryError):
+    entries = scan_folder(root)
+    if not entries:
         return Discovery(root)
     lines = ledger.read(layout.ledger)
     standings, held = ledger.standings(lines), quarantined_families(lines)
@@ -217,6 +240,10 @@ def read_candidate(folder: Path, *, moved: bool = False) -> Candidate:
     """
     if not folder.is_dir():
         raise NotFoundError("there is no such checkpoint", str(folder))
+    if folder.is_symlink() and not moved:
+        raise ArtifactError(
+            "the checkpoint is a symbolic link, not a folder of the run's own", str(folder), kind="link"
+        )
     manifest, sha256 = read_manifest(folder)
     parsed = parse_generation_name(manifest.name)
     if manifest.kind != "training":
@@ -274,8 +301,10 @@ def read_manifest(folder: Path) -> tuple[schema.Manifest, str]:
             kind="manifest",
         ) from error
     check_format(manifest.format, name=schema.FORMAT_NAME, major=schema.FORMAT_MAJOR, where=str(path))
-    needed = tuple(int(part) for part in manifest.format.min_reader.split("."))
-    if needed > READER_VERSION:
+    stated = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", manifest.format.min_reader)
+    if stated is None:
+        raise ManifestMismatchError("the manifest's min_reader is no version", str(path), kind="manifest")
+    if (int(stated[1]), int(stated[2])) > READER_VERSION:
         raise NewerFormatError(
             f"the manifest needs a reader of version {manifest.format.min_reader}, this one is 1.0",
             str(path),
@@ -303,9 +332,9 @@ def check_files(folder: Path, manifest: schema.Manifest) -> None:
         ManifestMismatchError: a name twice, or names that belong to the protocol.
         ArtifactError: missing, short, long, or a link.
     """
-    paths = [artifact.path for artifact in manifest.artifacts]
-    for path in paths:
-        if paths.count(path) > 1 or path in ("manifest.json", "COMMIT"):
+    counts = Counter(artifact.path for artifact in manifest.artifacts)
+    for path, count in counts.items():
+        if count > 1 or path in ("manifest.json", "COMMIT"):
             raise ManifestMismatchError(f"the manifest names {path!r} twice or wrongly", str(folder), kind="manifest")
     for artifact in manifest.artifacts:
         path_on_disk = folder / artifact.path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,7 +52,7 @@ def list_generations(run_dir: RunDir | Path) -> list[Generation]:
         _read(layout.generation(name), standings.get(name, ledger.Standing()), held)
         for name in generation_names(layout)
     ]
-    exports = sorted(os.scandir(layout.exports_dir), key=lambda e: e.name) if layout.exports_dir.is_dir() else []
+    exports = discover.scan_folder(layout.exports_dir)
     found += [
         _read(Path(entry.path), ledger.Standing(), {})
         for entry in exports

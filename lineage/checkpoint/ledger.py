@@ -6,13 +6,15 @@ itself; a torn last line is cut off from the next one by a newline, and skipped 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import orjson
 from pydantic import ValidationError
@@ -21,6 +23,8 @@ from lineage import fs
 from lineage_schemas.checkpoint import LedgerLine
 
 Action = Literal["committed", "verified", "restored", "drilled", "pinned", "unpinned", "quarantined", "deleted"]
+
+MAX_LEDGER_BYTES: Final = 64 << 20
 
 
 def append(
@@ -42,8 +46,13 @@ def append(
         ts=time.time(), action=action, checkpoint=checkpoint, session=session, ok=ok, details=dict(details or {})
     )
     data = orjson.dumps(line.to_wire()) + b"\n"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    if not fs.is_own_folder(path.parent):
+        raise OSError(errno.ELOOP, "checkpoints is no folder of the run's own", str(path.parent))
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags, 0o644)
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "the ledger is no plain file", str(path))
         fcntl.flock(fd, fcntl.LOCK_EX)
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
@@ -57,10 +66,13 @@ def append(
 
 
 def read(path: Path) -> list[LedgerLine]:
-    """Every whole line, in order; lines that are torn, damaged or of an unknown action are passed over."""
+    """Every whole line, in order; lines that are torn, damaged or of an unknown action are passed over.
+
+    So is a ledger that is no plain file of the run's own or has more than 64 MiB: it is evidence, never needed.
+    """
     try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        data = fs.read_plain(path, MAX_LEDGER_BYTES) if fs.is_own_folder(path.parent) else b""
+    except OSError:
         return []
     lines = []
     for raw in data.split(b"\n"):

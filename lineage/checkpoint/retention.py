@@ -8,13 +8,13 @@ cannot be classified is reported and left alone.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lineage import fs
 from lineage.checkpoint import discover, ledger
+from lineage.checkpoint.discover import scan_folder
 from lineage.checkpoint.errors import ArtifactError
 from lineage.errors import NotFoundError, UsageError
 from lineage.layout import RunDir
@@ -197,13 +197,11 @@ def resolve(layout: RunDir, text: str) -> str:
 
 def generation_names(layout: RunDir) -> Sequence[str]:
     """Names of all committed generations, newest first, whole or not."""
-    try:
-        entries = os.listdir(layout.checkpoints_dir)  # noqa: PTH208  # names, not paths
-    except (FileNotFoundError, NotADirectoryError):
-        return []
     found = [
-        (parsed[1], parsed[0], name)
-        for name in entries
-        if (parsed := parse_generation_name(name)) and (layout.generation(name) / "COMMIT").is_file()
+        (parsed[1], parsed[0], entry.name)
+        for entry in scan_folder(layout.checkpoints_dir)
+        if (parsed := parse_generation_name(entry.name))
+        and entry.is_dir(follow_symlinks=False)
+        and (layout.generation(entry.name) / "COMMIT").is_file()
     ]
     return [name for *_, name in sorted(found, reverse=True)]

@@ -31,6 +31,7 @@ from lineage.checkpoint.registry import Registry, Snapshot
 from lineage.checkpoint.retention import Policy, apply_retention, plan_retention
 from lineage.checkpoint.tensorfile import TensorSpec
 from lineage.checkpoint.tensors import bytes_of, spec_of
+from lineage.errors import CheckpointError
 from lineage.layout import RunDir
 from lineage_schemas import checkpoint as schema
 from lineage_schemas import tagged
@@ -266,10 +267,20 @@ def write_folder(
 
 
 def make_folder(path: Path) -> bool:
-    """Make a folder unless it is there; True when it was made, and its own name still has to be synced."""
+    """Make a folder unless it is there; True when it was made, and its own name still has to be synced.
+
+    Raises:
+        CheckpointError: there is a link in its place: readers would refuse what is saved behind it.
+    """
     try:
         os.mkdir(path, 0o755)  # noqa: PTH102  # one call whose outcome is wanted
     except FileExistsError:
+        if path.is_symlink():
+            raise CheckpointError(
+                f"{path.name} is a symbolic link; it must be a folder of the run's own",
+                str(path),
+                "put the whole folder of runs on the other disk",
+            ) from None
         return False
     return True
 

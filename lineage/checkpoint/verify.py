@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,10 +127,7 @@ def _folders(layout: RunDir, standings: dict[str, ledger.Standing]) -> tuple[lis
     committed: list[str] = []
     incomplete: list[str] = []
     unknown: list[str] = []
-    entries = (
-        sorted(os.scandir(layout.checkpoints_dir), key=lambda e: e.name) if layout.checkpoints_dir.is_dir() else []
-    )
-    for entry in entries:
+    for entry in discover.scan_folder(layout.checkpoints_dir):
         if entry.name in ("ACTIVE", "ledger.jsonl") or (entry.name.startswith(".") and entry.name.endswith(".tmp")):
             continue
         if parse_generation_name(entry.name) is None or not entry.is_dir(follow_symlinks=False):
@@ -197,7 +195,7 @@ def _verify_identity(folder: Path, manifest: schema.Manifest) -> Iterator[Fault]
         if parsed is None or parsed[0] != manifest.position.step:
             yield Fault("manifest", "manifest.json", f"name {manifest.name} and step {manifest.position.step} disagree")
     paths = [artifact.path for artifact in manifest.artifacts]
-    for path in sorted({path for path in paths if paths.count(path) > 1}):
+    for path in sorted(path for path, count in Counter(paths).items() if count > 1):
         yield Fault("manifest", "manifest.json", f"it names {path} more than once")
     for path in paths:
         if path in ("manifest.json", "COMMIT"):
