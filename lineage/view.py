@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import orjson
 
 from lineage.errors import FormatError, NewerFormatError, NotFoundError, UsageError
 from lineage.history.segments import Segment, first_trained, segments
@@ -187,6 +188,7 @@ class RunView:
         self._traces: dict[SessionId, _Trace] = {}
         self._events: list[Event] = []
         self._ends: dict[str, SessionStatus] = {}
+        self._num_looked_for_ends = 0  # lines of the log, steps apart
         self._history: list[_Piece] = []
         self._rebuilds = 0
         self.record = Run.model_construct(id="", name="", created_at=datetime.fromtimestamp(0, UTC))
@@ -217,10 +219,11 @@ class RunView:
         changed = self._columns.refresh(max_bytes=max_bytes)
         # The record after the log: a session is recorded before its first line is written.
         recorded = self._read_record()
-        if self._columns.num_rebuilds != self._rebuilds or len(self._columns.rare) < len(self._events):
+        if self._columns.num_rebuilds != self._rebuilds or len(self._columns.rare) < self._num_looked_for_ends:
             self._rebuilds = self._columns.num_rebuilds
             self._events = []
             self._ends = {}
+            self._num_looked_for_ends = 0
             self._traces = {}
             self.history_version += 1
         if changed or recorded:
@@ -356,7 +359,11 @@ class RunView:
         if not sessions:
             return run_state(self.record, owner=owner, now=time.time()), {}
         now = time.time()
-        self.events()
+        for line in self._columns.rare[self._num_looked_for_ends :]:
+            event = line.event() if line.kind == "session_end" else None
+            if isinstance(event, SessionEndEvent):
+                self._ends[event.session] = event.status
+        self._num_looked_for_ends = len(self._columns.rare)
         ends = self._ends
         states: dict[SessionId, State] = {}
         for session in sessions:
@@ -427,11 +434,11 @@ class RunView:
     def events(self, kind: str | None = None, session: int | str | None = None) -> list[Event]:
         """Every event but the steps, in order of the log; of one kind, or one session (id or ordinal)."""
         rare = self._columns.rare
-        for line in rare[len(self._events) :]:
-            event = line.event()
-            self._events.append(event)
-            if isinstance(event, SessionEndEvent):
-                self._ends[event.session] = event.status
+        if kind is not None and len(self._events) < len(rare):
+            # Of a long log most lines are of other kinds; they are parsed when somebody asks for all.
+            wanted = self._id_of(session) if session is not None else None
+            return [line.event() for line in rare if line.kind == kind and wanted in (None, line.session)]
+        self._events += [line.event() for line in rare[len(self._events) :]]
         chosen = self._id_of(session) if session is not None else None
         if kind is None and chosen is None:
             return list(self._events)
@@ -452,15 +459,17 @@ class RunView:
         columns = self._columns.sessions.get(self._id_of(session))
         return columns.step if columns is not None else np.empty(0, np.int64)
 
-    def offsets(self, session: SessionId | int | str) -> list[tuple[int | None, int]]:
-        """Step and byte offset of each of a session's lines that is no step, in order of the log."""
-        chosen = self._id_of(session)
-        events = self.events()
-        return [
-            (event.step, line.offset)
-            for line, event in zip(self._columns.rare, events, strict=True)
-            if line.session == chosen
-        ]
+    def offsets(self) -> dict[SessionId, list[tuple[int | None, int]]]:
+        """Step and byte offset of the lines that are no step, by session, in order of the log."""
+        found: dict[SessionId, list[tuple[int | None, int]]] = {}
+        for line in self._columns.rare:
+            found.setdefault(line.session, []).append((orjson.loads(line.data).get("step"), line.offset))
+        return found
+
+    def seen(self, session: SessionId | int | str) -> tuple[float, float]:
+        """Unix seconds of a session's first and latest event; NaN for one that logged nothing."""
+        columns = self._columns.sessions.get(self._id_of(session))
+        return (columns.first_ts, columns.last_ts) if columns is not None else (float("nan"), float("nan"))
 
     # -- curves ------------------------------------------------------------------------------------------------------
 
