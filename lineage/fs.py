@@ -6,9 +6,47 @@ Everything durable in Lineage goes through here, so that tests can count, fail a
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import stat
 from pathlib import Path
+
+
+def open_plain(path: Path | str) -> int:
+    """A descriptor for reading the file that is at `path` itself; never waits, never follows a link.
+
+    A run folder comes from anyone: a link in it could lead to somebody's keys, a FIFO never ends.
+
+    Raises:
+        OSError: there is none, it may not be read, it is a symbolic link (ELOOP), or no plain file (EINVAL).
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "this is no plain file", str(path))
+    return fd
+
+
+def read_plain(path: Path | str, limit: int) -> bytes:
+    """All of a file opened by `open_plain`.
+
+    Raises:
+        OSError: as `open_plain`; EFBIG when it has more than `limit` bytes, of which none is held then.
+    """
+    fd = open_plain(path)
+    with os.fdopen(fd, "rb") as stream:
+        if os.fstat(fd).st_size > limit:
+            raise OSError(errno.EFBIG, f"the file has more than {limit} bytes", str(path))
+        return stream.read(limit)
+
+
+def is_own_folder(path: Path | str) -> bool:
+    """Whether there is a folder at `path` itself, and not a link to one."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def fsync_dir(path: Path) -> None:

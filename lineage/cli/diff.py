@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from lineage import fs
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Output
@@ -26,6 +28,8 @@ _GRADES: Final[dict[Grade, str]] = {
     "harmless": "harmless",
 }
 _MAX_COMMITS: Final = 50
+_COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
+_MAX_PATCH_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -179,10 +183,14 @@ def _commits_between(differences: Sequence[Difference]) -> list[str]:
     """Subjects of the commits from one side to the other, where the working directory's repository has both."""
     for difference in differences:
         if (difference.section, difference.path, difference.change) == ("source", "commit", "changed"):
+            if not all(_COMMIT.fullmatch(str(side)) for side in (difference.before, difference.after)):
+                return []  # run.json comes from anyone: `--output=FILE` is no commit, but git would obey it
             words = ["git", "log", "--oneline", "--no-decorate", f"-n{_MAX_COMMITS}"]
             span = f"{difference.before}..{difference.after}"
             try:
-                found = subprocess.run([*words, span, "--"], capture_output=True, text=True, timeout=10, check=False)
+                found = subprocess.run(
+                    [*words, span, "--"], capture_output=True, text=True, errors="replace", timeout=10, check=False
+                )
             except (OSError, subprocess.TimeoutExpired):
                 return []
             return found.stdout.splitlines() if found.returncode == 0 else []
@@ -193,9 +201,10 @@ def _patch(side: _Side) -> str | None:
     """The uncommitted changes a session ran with, as kept in the run; None when there are none."""
     if side.target is None or side.session is None or side.session.source.patch is None:
         return None
-    path = side.target.dir.patch(side.session.id)
+    if not fs.is_own_folder(side.target.dir.source_dir):
+        return None
     try:
-        return path.read_text("utf-8", "replace") if path.is_file() and not path.is_symlink() else None
+        return fs.read_plain(side.target.dir.patch(side.session.id), _MAX_PATCH_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
 

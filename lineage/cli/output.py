@@ -137,12 +137,14 @@ class Output:
             import json
 
             data = json.dumps(ready, ensure_ascii=False, indent=2 if indent else None)
-        self.stream.write((_escaped(data, keep="\n") if self.is_terminal else data) + "\n")
+        self.stream.write(_escaped(data, keep="\n") + "\n")
 
     def raw_line(self, data: bytes) -> None:
-        """A line of a file as it is; on a terminal, characters it would obey are JSON-escaped."""
-        text = data.decode("utf-8", "replace")
-        self.stream.write((_escaped(text) if self.is_terminal else text) + "\n")
+        """A JSON line of a file as it is, but for characters a terminal would obey or hide: those are JSON-escaped.
+
+        Also in a pipe, behind which `head` or `less` so often writes to a terminal; the values are the same.
+        """
+        self.stream.write(_escaped(data.decode("utf-8", "replace")) + "\n")
 
     def flush(self) -> None:
         self.stream.flush()

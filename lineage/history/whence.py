@@ -28,6 +28,7 @@ from lineage_schemas.ids import parse_generation_name
 
 How = Literal["manifest", "artifact", "tensors", "some tensors"]
 _INDEX_VERSION: Final = 1
+_MAX_INDEX_BYTES: Final = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ def _runs(folders: Iterable[Path]) -> Iterator[RunDir]:
         for candidate in (folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())):
             run = RunDir(candidate)
             resolved = candidate.resolve()
-            if resolved not in seen and (run.checkpoints_dir.is_dir() or run.exports_dir.is_dir()):
+            if resolved not in seen and (fs.is_own_folder(run.checkpoints_dir) or fs.is_own_folder(run.exports_dir)):
                 seen.add(resolved)
                 yield run
 
@@ -254,13 +255,14 @@ def read_index(run: RunDir) -> list[Known]:
         # Derived and advisory: a read-only or full disk only costs the next search its time.
         with contextlib.suppress(OSError):
             run.cache_dir.mkdir(exist_ok=True)
-            fs.write_atomic(cache_path, orjson.dumps({"version": _INDEX_VERSION, "generations": fresh}))
+            if fs.is_own_folder(run.cache_dir):
+                fs.write_atomic(cache_path, orjson.dumps({"version": _INDEX_VERSION, "generations": fresh}))
     return known
 
 
 def _read_cache(path: Path) -> dict[str, Any]:
     try:
-        data = orjson.loads(path.read_bytes())
+        data = orjson.loads(fs.read_plain(path, _MAX_INDEX_BYTES)) if fs.is_own_folder(path.parent) else None
     except (OSError, orjson.JSONDecodeError):
         return {}
     if not isinstance(data, dict) or data.get("version") != _INDEX_VERSION:
@@ -271,7 +273,7 @@ def _read_cache(path: Path) -> dict[str, Any]:
 
 def _folders(run: RunDir) -> Iterator[Path]:
     for root in (run.checkpoints_dir, run.exports_dir):
-        if root.is_dir():
+        if fs.is_own_folder(root):
             for folder in sorted(root.iterdir()):
                 wanted = root == run.exports_dir or parse_generation_name(folder.name) is not None
                 if wanted and not folder.is_symlink() and (folder / "COMMIT").is_file():

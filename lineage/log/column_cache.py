@@ -123,9 +123,9 @@ def save(columns: Columns, identity: Identity) -> bool:
     folder = columns.dir.cache_dir
     temporary = folder / f".{NAME}.{secrets.token_hex(4)}.tmp"
     try:
-        folder.mkdir(exist_ok=True)
         if folder.is_symlink():
             return False
+        folder.mkdir(exist_ok=True)
         with temporary.open("xb") as out:
             out.write(_PREFIX.pack(_MAGIC, len(text), crc))
             out.write(text)
@@ -141,6 +141,8 @@ def save(columns: Columns, identity: Identity) -> bool:
 
 def load(run_dir: RunDir, identity: Identity) -> Cached | None:
     """What an earlier reader left, if it is of this log and whole; else None."""
+    if run_dir.cache_dir.is_symlink():
+        return None
     try:
         return _load(run_dir.cache_dir / NAME, identity)
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, struct.error):

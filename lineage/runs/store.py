@@ -7,11 +7,11 @@ in memory (`RunStore.is_unsaved`), and the next write carries it: training goes 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
 import socket
-import stat
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -125,12 +125,17 @@ def _scan_tail(data: bytes, session: str) -> LogTail:
 
 
 def _open_regular(path: Path) -> int:
-    """A descriptor of a plain file; a FIFO or device in its place neither hangs nor answers."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise FormatError("this is no plain file", str(path))
-    return fd
+    """A descriptor of a plain file; a link, FIFO or device in its place neither leads away nor hangs."""
+    try:
+        return fs.open_plain(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise FormatError(
+                f"{path.name} is a symbolic link; it must be a file of the run's own folder", str(path)
+            ) from error
+        if error.errno in {errno.EINVAL, errno.ENXIO}:
+            raise FormatError(f"{path.name} is no plain file", str(path)) from error
+        raise
 
 
 def read_run(path: Path | str) -> Run:

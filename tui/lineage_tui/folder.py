@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from lineage.errors import LineageError
+from lineage.log.reader import open_log
 from lineage_tui.messages import Folder, Problem
 
 if TYPE_CHECKING:
@@ -132,8 +134,8 @@ def sample_losses(log: Path, points: int = SPARK_POINTS) -> tuple[float, ...]:
     Non-finite losses come as NaN: the most important ones must not be left out.
     """
     try:
-        fd = os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
+        fd = open_log(log)
+    except LineageError:
         return ()
     try:
         length = os.fstat(fd).st_size
