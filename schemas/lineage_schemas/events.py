@@ -21,7 +21,10 @@ FORMAT_NAME: Final = "lineage-log"
 FORMAT_MAJOR: Final = 1
 FORMAT: Final = Format(name=FORMAT_NAME, version="1.0")
 
-Step = Annotated[int, Field(ge=0)]
+MAX_STEP: Final = 2**63 - 1
+"""Steps are signed 64-bit integers, in the log and in every column; a larger one is no step."""
+
+Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
 
 
 class Event(Record):
@@ -87,7 +90,7 @@ class StepEvent(MetricsRecord, Event):
     """
 
     kind: Literal["step"] = "step"
-    step: Annotated[int, Field(ge=1)]
+    step: Annotated[int, Field(ge=1, le=MAX_STEP)]
     duration_s: float | None = Field(default=None, ge=0)
     tokens: int | None = Field(default=None, ge=0)
     samples: int | None = Field(default=None, ge=0)

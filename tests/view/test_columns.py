@@ -186,6 +186,7 @@ SPOILED = {
     "no time": (b'"ts":1700000077.0', b'"ts":null'),
     "another kind of session": (b"s01-00000001", b"s01-0000000Z"),
     "a digest that is none": (b'"batch":"00000000000000ab"', b'"batch":"00000000000000AB"'),
+    "words behind the end": (b"}}\n", b"}} no\n"),
     "a changed key": (b'"loss"', b'"los\x00"'),
 }
 
@@ -451,3 +452,16 @@ def test_json_says_what_python_says(tmp_path):
     for session, read in found.sessions.items():
         expected = [line for line in lines if line["session"] == session and line["kind"] == "step"]
         assert read.metrics["grad_norm"].values.tolist() == [line["metrics"]["grad_norm"] for line in expected]
+
+
+@pytest.mark.parametrize("second", [b'"metrics"', b'"metr\\u0069cs"'])
+def test_of_a_key_that_comes_twice_the_last_one_counts_however_many_such_lines_there_are(tmp_path, second):
+    lines = [
+        step(n, {"loss": 1.0, "gone": 2.0}).replace(b"}}", b"}," + second + b':{"loss":' + str(n).encode() + b".5}}")
+        for n in range(1, 60)
+    ]
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(lines))
+    found = Columns.open(tmp_path)
+    check(found, b"".join(lines))
+    assert list(found.sessions[SESSION].metrics) == ["loss"]
+    assert found.sessions[SESSION].metrics["loss"].values[0] == 1.5
