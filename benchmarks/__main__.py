@@ -1,25 +1,33 @@
 """`python -m benchmarks [NAME ...] [--json DIR]`: run the named benchmarks, or all of them.
 
-Each benchmark is a module here with `TITLE` and `run(argv) -> Report`. What it printed is its table, ratios first;
-the same figures as JSON go to stdout after it, or to DIR/NAME.json.
+Each benchmark is a module here with `run(*, quick) -> Report`; those that compare trackers take `peers` too. What it
+prints is its table, ratios first; the same figures as JSON go to stdout after it, or to DIR/NAME.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import json
 import sys
 from pathlib import Path
 
-from benchmarks.report import machine
+from benchmarks.report import Report, machine
 
-NAMES = ("log", "kill", "read", "resume", "nan", "checkpoint", "tui", "start")
+NAMES = ("log", "kill", "read", "history", "resume", "nan", "checkpoint", "tui", "start")
 
 
 def available() -> list[str]:
     """The benchmarks that are there, in the order of `NAMES`."""
     return [name for name in NAMES if Path(__file__).with_name(f"{name}.py").exists()]
+
+
+def _measure(name: str, *, quick: bool, peers: str | None) -> Report:
+    measure = importlib.import_module(f"benchmarks.{name}").run
+    takes_peers = "peers" in inspect.signature(measure).parameters
+    report: Report = measure(quick=quick, **({"peers": peers} if takes_peers else {}))
+    return report
 
 
 def main(argv: list[str]) -> int:
@@ -28,13 +36,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(available())}; all when none")
     parser.add_argument("--json", type=Path, metavar="DIR", help="write DIR/NAME.json instead of JSON on stdout")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions; to see that it runs")
+    parser.add_argument("--peers", metavar="A,B", help="only these trackers; all that are installed when not given")
     args = parser.parse_args(argv)
     unknown = sorted(set(args.names) - set(available()))
     if unknown:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(available())}")
     holds = True
     for name in args.names or available():
-        report = importlib.import_module(f"benchmarks.{name}").run(quick=args.quick)
+        report = _measure(name, quick=args.quick, peers=args.peers)
         print(report.table(), flush=True)
         text = json.dumps({"benchmark": name, "machine": machine(), **report.to_json()}, indent=2)
         if args.json:

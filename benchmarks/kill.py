@@ -4,6 +4,9 @@ A child opens the log, appends steps as fast as it can, and after each append th
 to memory shared with its parent. The parent kills it after a few random milliseconds, and the next child goes on
 with the same log. In the end every step that was acknowledged must be read back from the file.
 
+The second table does the same through the hook and through each peer, every kill on a fresh run, and counts with the
+peer's own reader.
+
 `python -m benchmarks.kill DIR --kills N` leaves the logs and `acknowledged.json` in DIR, for a count of your own.
 """
 
@@ -16,6 +19,7 @@ import mmap
 import os
 import random
 import signal
+import statistics
 import sys
 import tempfile
 import time
@@ -23,9 +27,14 @@ import traceback
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 
+from benchmarks import peers as the_peers
+from benchmarks.peers import Peer
+from benchmarks.peers.driver import PeerError, workplace
+from benchmarks.peers.driver import run as run_peer
 from benchmarks.report import Figure, Report
 from lineage.log.reader import read_lines
 from lineage.log.scan import Damage
@@ -112,15 +121,15 @@ def count_lost(folder: Path, killed: list[Killed]) -> tuple[int, int, int]:
     return sum(max(0, k.num_acknowledged - found[k.session]) for k in killed), num_damaged, num_torn
 
 
-def run(*, quick: bool = False) -> Report:
-    num_kills = 40 if quick else 200
+def of_the_log(num_kills: int) -> Report:
+    """Kills of a process that has the log alone, in the middle of writing, 20 sessions to a log."""
     with tempfile.TemporaryDirectory(prefix="bench-kill-", dir=Path.cwd()) as name:
         folder = Path(name)
         killed = kill_many(folder, num_kills, seed=1)
         lost, damaged, torn = count_lost(folder, killed)
     acknowledged = sum(k.num_acknowledged for k in killed)
     row: dict[str, Figure] = {
-        "what": "lineage",
+        "what": "lineage, the log alone",
         "lost / acknowledged": lost / acknowledged,
         "lost": lost,
         "acknowledged": acknowledged,
@@ -129,8 +138,78 @@ def run(*, quick: bool = False) -> Report:
         "torn tails": torn,
     }
     report = Report("kill: acknowledged steps lost when the writer is killed with SIGKILL", [row])
-    report.goals[f"no acknowledged step lost in {num_kills} kills ({lost} lost)"] = lost == 0
+    report.goals[f"no acknowledged step lost in {num_kills} kills of the log's writer ({lost} lost)"] = lost == 0
     report.notes.append("a kill, not a power loss: what the kernel holds is kept")
+    return report
+
+
+def kill_peer(peer: Peer, folder: Path, num_kills: int, window_s: tuple[float, float]) -> list[dict[str, Any]]:
+    """Kill `num_kills` trainers that log flat out through `peer`; what each had acknowledged, and what of it is lost.
+
+    Raises:
+        PeerError: the peer cannot be run.
+    """
+    least, most = window_s
+    words = [f"--kills={num_kills}", f"--least={least}", f"--most={most}", *([] if peer.forks else ["--spawn"])]
+    killed: list[dict[str, Any]] = run_peer(peer, "kill", folder, *words, timeout_s=60 + 25 * num_kills)
+    given = [[one["folder"], one["acknowledged"]] for one in killed]
+    found: list[dict[str, Any]] = []
+    for part in [given] if peer.forks else [[one] for one in given]:
+        mode = [] if peer.forks else ["--spawn"]
+        found += run_peer(peer, "lost", folder, f"--given={json.dumps(part)}", *mode, timeout_s=900)
+    return [one | read for one, read in zip(killed, found, strict=True)]
+
+
+def beside_peers(peers: str | None, *, quick: bool) -> Report:
+    """The hook and every installed peer."""
+    report = Report("kill: the same through each tracker, every kill on a fresh run")
+    for peer in the_peers.chosen(peers):
+        if peer.name in {"bare", "writer"}:
+            continue
+        ours = peer.name == the_peers.OURS
+        num_kills = (5 if quick else 200) if ours else (2 if quick else 20)
+        # Ours is killed as soon as it logs, where a loss would be; who buffers for seconds needs a longer look.
+        window_s = (0.0, 0.1) if ours else (0.2, 1.5)
+        try:
+            with workplace() as folder:
+                kills = kill_peer(peer, folder / "runs", num_kills, window_s)
+        except PeerError as error:
+            report.notes.append(str(error))
+            continue
+        shares = [one["lost"] / max(1, one["acknowledged"]) for one in kills]
+        lost = [one["lost"] for one in kills]
+        remarks = sorted({one["error"] or one["remark"] for one in kills} - {""})
+        report.rows.append(
+            {
+                "tracker": peer.title,
+                "share lost, median": statistics.median(shares),
+                "share lost, most": max(shares),
+                "steps lost, median": statistics.median(lost),
+                "steps lost, most": max(lost),
+                "kills with loss": sum(one > 0 for one in lost),
+                "kills": num_kills,
+                "acknowledged, median": statistics.median(one["acknowledged"] for one in kills),
+                "helpers": max(one["helpers"] for one in kills),
+                "remark": "; ".join(remarks),
+            }
+        )
+        if ours:
+            report.goals[f"no acknowledged step lost in {num_kills} kills of the hook ({sum(lost)} lost)"] = not any(
+                lost
+            )
+    if absent := the_peers.missing(peers):
+        report.notes.append(f"not installed: {', '.join(absent)} (python -m benchmarks.peers.install)")
+    report.notes += [
+        "only the training process is killed; helper processes get 5 s to finish by themselves",
+        "a step counts as lost when the peer's reader lacks it in any of the six curves",
+        "flat out, so whoever is faster has more steps under way: compare the shares",
+    ]
+    return report
+
+
+def run(*, quick: bool = False, peers: str | None = None) -> Report:
+    report = of_the_log(40 if quick else 200)
+    report.more.append(beside_peers(peers, quick=quick))
     return report
 
 

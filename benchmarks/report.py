@@ -21,19 +21,22 @@ class Report:
         rows: one dict per row; the first one's keys are the table's columns.
         goals: sentence to whether it holds.
         notes: what the numbers do not say.
+        more: further tables of the same benchmark.
     """
 
     title: str
     rows: list[dict[str, Figure]] = field(default_factory=list)
     goals: dict[str, bool] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    more: list[Report] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
-        return all(self.goals.values())
+        return all(self.goals.values()) and all(report.holds for report in self.more)
 
     def to_json(self) -> dict[str, object]:
-        return {"title": self.title, "rows": self.rows, "goals": self.goals, "notes": self.notes}
+        found: dict[str, object] = {"title": self.title, "rows": self.rows, "goals": self.goals, "notes": self.notes}
+        return found | ({"more": [report.to_json() for report in self.more]} if self.more else {})
 
     def table(self) -> str:
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
@@ -45,7 +48,7 @@ class Report:
             lines.append("  ".join(padded))
         lines += ["", *(f"{'holds' if ok else 'FAILS'}: {goal}" for goal, ok in self.goals.items())]
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n" + "".join(f"\n{report.table()}" for report in self.more)
 
 
 def _cell(value: Figure) -> str:
