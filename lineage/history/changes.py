@@ -15,7 +15,7 @@ The statistics, for a curve `x` over the rows of the effective history (docs/dec
   split of its surroundings that separates best; the medians of both sides must differ by half of J, since a few odd
   rows in a window are no jump. At a row where something is known to have happened (a session began) `Z_KNOWN` is
   enough: few rows are asked about, not a million.
-- A spike (only of losses) is one or two rows, `Z_SPIKE` row noises above the median of eleven around them and
+- A spike (only of losses) is one or two rows, `Z_SPIKE` row noises above the median of five around them and
   `RATIO_SPIKE` times as high as the third highest within 2000 rows (spikes come in twos and threes).
 - A stretch of non-finite values is a change by itself.
 
@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -247,7 +246,7 @@ class _Scan:
         return Shift(int(self.step[row]), kind, float(np.median(before)), float(np.median(after)), jump.size)
 
     def _spikes(self, jumps: Sequence[int]) -> list[Shift]:
-        residual = self.y - _median_of(self.y, 11)
+        residual = self.y - self.m
         rows = np.flatnonzero(residual > np.maximum(Z_SPIKE * self.noise, 3 * self.floor))
         if not rows.size:
             return []
@@ -303,12 +302,14 @@ def _smooth_blocks(values: Floats, block: int) -> Floats:
     """Medians of blocks, each replaced by the largest of itself and its neighbours, at every row."""
     count = len(values)
     blocks = max(1, count // block)
-    edges = np.linspace(0, count, blocks + 1).astype(np.int64)
-    medians = np.array([np.median(values[a:b]) for a, b in pairwise(edges.tolist())])
+    whole = (blocks - 1) * block  # the last block takes what does not fill one
+    medians = np.empty(blocks)
+    medians[:-1] = np.median(values[:whole].reshape(blocks - 1, block), axis=1) if whole else []
+    medians[-1] = np.median(values[whole:])
     if blocks > 2:
         padded = np.pad(medians, 1, mode="edge")
         medians = np.maximum(np.maximum(padded[:-2], padded[2:]), medians)
-    found: Floats = np.repeat(medians, np.diff(edges))
+    found: Floats = np.repeat(medians, [*[block] * (blocks - 1), count - whole])
     return found
 
 

@@ -6,19 +6,21 @@ found by the offsets of the lines around them (a checkpoint's line stands right 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import orjson
 
+from lineage import fs
 from lineage.history.audit import ResumeAudit, audit
 from lineage.history.changes import Curve
 from lineage.history.continuation import LOSS_NAMES, LR_NAMES, StepWitness
-from lineage.history.explain import Account
+from lineage.history.explain import EXPLAINING, Account
 from lineage.history.segments import first_trained, gaps
 from lineage.history.tree import RunLeaves
-from lineage.log.reader import read_lines
+from lineage.log.reader import open_log, read_lines
 from lineage.log.scan import Line
 from lineage_schemas.checkpoint import ExpectedNext, Manifest
 from lineage_schemas.events import ContinuationEvent
@@ -49,6 +51,8 @@ class LogAttempts:
 
     def __init__(self, view: RunView) -> None:
         self._view = view
+        self._offsets = view.offsets()
+        self._starts = sorted(found[0][1] for found in self._offsets.values())
         self._kept: dict[tuple[SessionId, int, int], Mapping[int, StepWitness]] = {}
         self.last_steps: dict[SessionId, int] = {}
         self.first_steps: dict[SessionId, int] = {}
@@ -72,7 +76,7 @@ class LogAttempts:
         wanted = int(((steps > after) & (steps <= to)).sum())
         if not wanted:
             return {}
-        anchors = self._view.offsets(session)
+        anchors = self._offsets.get(session, [])
         begin = min((offset for _, offset in anchors), default=0)
         close = max((offset for step, offset in anchors if step is not None and step <= after), default=begin)
         if bool((np.diff(steps) > 0).all()):
@@ -100,9 +104,8 @@ class LogAttempts:
     def _bisect(self, session: SessionId, after: int, low: int) -> int:
         """The offset of a line before the first step beyond `after`, at most a mebibyte too early."""
         path = self._view.dir.log
-        starts = [offset for s in self._view.sessions for _, offset in self._view.offsets(SessionId(s.id))[:1]]
-        high = min((offset for offset in starts if offset > low), default=path.stat().st_size)
-        with path.open("rb") as file:
+        high = min((offset for offset in self._starts if offset > low), default=path.stat().st_size)
+        with os.fdopen(open_log(path), "rb") as file:
             while high - low > _BISECT_FROM_BYTES:
                 middle = (low + high) // 2
                 file.seek(middle)
@@ -157,7 +160,7 @@ class _Expectations(Mapping[str, ExpectedNext]):
 
     def __getitem__(self, name: str) -> ExpectedNext:
         if name not in self._read:
-            manifest = _read_manifest(self._dir.generation(name) / "manifest.json") if name in self._names else None
+            manifest = _read_manifest(self._dir, name) if name in self._names else None
             self._read[name] = manifest.expected if manifest else None
         found = self._read[name]
         if found is None:
@@ -171,11 +174,12 @@ class _Expectations(Mapping[str, ExpectedNext]):
         return sum(1 for _ in self)
 
 
-def _read_manifest(path: Path) -> Manifest | None:
+def _read_manifest(run_dir: RunDir, name: str) -> Manifest | None:
+    folder = run_dir.generation(name)
+    if not (fs.is_own_folder(run_dir.checkpoints_dir) and fs.is_own_folder(folder)):
+        return None
     try:
-        if path.is_symlink() or path.stat().st_size > _MAX_MANIFEST_BYTES:
-            return None
-        return Manifest.model_validate_json(path.read_bytes())
+        return Manifest.model_validate_json(fs.read_plain(folder / "manifest.json", _MAX_MANIFEST_BYTES))
     except (OSError, ValueError):
         return None  # gone, or damaged: `lineage verify` says which
 
@@ -203,13 +207,8 @@ def audit_view(view: RunView, *, also: Collection[str] = ()) -> list[ResumeAudit
 
 def account_of(view: RunView) -> Account:
     """Everything that may explain a change in a run on disk."""
-    first_seen: dict[SessionId, float] = {}
-    last_seen: dict[SessionId, float] = {}
-    events = view.events()
-    for event in events:
-        id_ = SessionId(event.session)
-        first_seen.setdefault(id_, event.ts)
-        last_seen[id_] = event.ts
+    seen = {SessionId(s.id): view.seen(s.id) for s in view.sessions}
+    events = [event for kind in EXPLAINING for event in view.events(kind)]
     loss_name = next((name for name in LOSS_NAMES if name in view.metrics), None)
     lr_name = next((name for name in LR_NAMES if name in view.metrics), None)
     speed = next((name for name in ("tokens_per_s", "samples_per_s", "step_s") if name in view.metrics), None)
@@ -227,8 +226,12 @@ def account_of(view: RunView) -> Account:
         loss_name=loss_name or "loss",
         throughput_name="steps_per_s" if speed in (None, "step_s") else speed,
         resumes=audit_view(view),
-        gaps=gaps(view.record, first_seen=first_seen, last_seen=last_seen),
+        gaps=gaps(view.record, first_seen=_known(seen, 0), last_seen=_known(seen, 1)),
     )
+
+
+def _known(seen: Mapping[SessionId, tuple[float, float]], which: int) -> dict[SessionId, float]:
+    return {id_: times[which] for id_, times in seen.items() if np.isfinite(times[which])}
 
 
 def _curve(view: RunView, name: str) -> Curve:
@@ -251,7 +254,7 @@ def read_family(runs_dir: Path) -> tuple[dict[str, Run], dict[str, RunLeaves]]:
 
 def _present(run_dir: RunDir, run: Run) -> frozenset[str] | None:
     """The generations still on disk; None for a run that was copied without its checkpoints."""
-    if not run_dir.checkpoints_dir.is_dir():
+    if not fs.is_own_folder(run_dir.checkpoints_dir):
         return None
     names = (name for session in run.sessions for name in session.checkpoints)
     return frozenset(name for name in names if (run_dir.generation(name) / "COMMIT").is_file())
@@ -266,6 +269,8 @@ def leaves_of(run_dir: RunDir, run: Run) -> RunLeaves:
         state=glance(run_dir, run).state,
         session_states={id_: state for id_, (state, _) in seen.items()},
         last_steps={id_: last for id_, (_, last) in seen.items() if last is not None},
-        exports=sorted(path.name for path in run_dir.exports_dir.iterdir()) if run_dir.exports_dir.is_dir() else (),
+        exports=sorted(path.name for path in run_dir.exports_dir.iterdir())
+        if fs.is_own_folder(run_dir.exports_dir)
+        else (),
         present=_present(run_dir, run),
     )

@@ -42,6 +42,9 @@ Metric = Literal["loss", "throughput"]
 WINDOW: Final = 10
 """Steps on each side in which something may have caused a change."""
 
+EXPLAINING: Final = ("phase_end", "fp16_skip", "lr_restore", "alert", "note", "log_recovered")
+"""Kinds of event that a cause may be read from."""
+
 NOTHING: Final = "nothing recorded explains this"
 
 _GRADE_WORDS: Final[Mapping[Grade, str]] = {
@@ -145,7 +148,7 @@ class Account:
     """All that is known of a run when something in it is to be explained.
 
     Attributes:
-        events: every event but the steps, in order of the log.
+        events: those of `EXPLAINING`, in any order; others do no harm.
         loss: over the effective history; None when none was logged.
         throughput: likewise, tokens, samples or steps per second.
         throughput_name: what `throughput` counts.
@@ -173,7 +176,7 @@ class Account:
             reach = {s.session: (s.start_step, s.effective_to) for s in self.segments}
             for number, event in enumerate(self.events):
                 low, high = reach.get(SessionId(event.session), (0, -1))
-                if event.step is not None and low <= event.step <= high:
+                if event.step is not None and event.kind in EXPLAINING and low <= event.step <= high:
                     self._by_step.append((event.step, number, event))
             self._by_step.sort(key=lambda entry: entry[:2])
         first = bisect_left(self._by_step, step - window, key=lambda entry: entry[0])

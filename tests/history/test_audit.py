@@ -78,6 +78,7 @@ def test_a_divergence_has_its_step_its_field_and_both_values_on_the_wire() -> No
     assert row.to_wire()["first_difference"] == {
         "step": 402,
         "field": "batch",
+        "part": None,
         "before": f"{402:016x}",
         "after": "f" * 16,
     }
