@@ -420,7 +420,11 @@ class Columns:
             self._layouts.remove(layout)
             self._layouts.insert(0, layout)
         parts.append(steps)
-        return np.setdiff1d(rows, steps.rows, assume_unique=True) if len(steps.rows) < len(rows) else rows[:0]
+        if len(steps.rows) == len(rows):
+            return rows[:0]
+        left = np.ones(len(rows), dtype=np.bool_)
+        left[np.searchsorted(rows, steps.rows)] = False
+        return rows[left]
 
     def _take_line(self, line: bytes, offset: int) -> Event | None:
         """The event of one line, its session noted; a line that is none is noted as damage."""

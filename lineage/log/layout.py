@@ -38,7 +38,6 @@ _TOKEN: Final = re.compile(
 )
 _HEX: Final = re.compile(rb'"[0-9a-f]{8,64}"')
 _COMMA: Final = ord(",")
-_CLOSING: Final = ord("]")
 
 _NUMBER_START: Final = np.zeros(256, dtype=np.bool_)
 _NUMBER_START[list(b"-0123456789")] = True
@@ -58,7 +57,7 @@ _ROLES: Final[dict[str, Role]] = {
 
 
 class Block:
-    """A piece of a log that ends with a newline, indexed: where its lines are, and their delimiters."""
+    """A piece of a log that ends with a newline, indexed: where its lines and its commas are."""
 
     def __init__(self, data: bytes | memoryview, before: Iterable[bytes] = ()) -> None:
         # One copy, with room behind the last hole for a window that looks past the end.
@@ -69,11 +68,10 @@ class Block:
         self.starts: Ints = np.empty_like(self.ends)
         self.starts[:1] = 0
         self.starts[1:] = self.ends[:-1] + 1
-        # `}` and `]` differ in one bit: one comparison finds both.
-        self.delimiters: Ints = np.flatnonzero((buffer == _COMMA) | ((buffer & 0xDF) == _CLOSING))
-        edges = np.searchsorted(self.delimiters, self.ends)
-        self.first_delimiter: Ints = np.concatenate((np.zeros(1, np.int64), edges[:-1]))
-        self.num_delimiters: Ints = edges - self.first_delimiter
+        self.commas: Ints = np.flatnonzero(buffer == _COMMA)
+        edges = np.searchsorted(self.commas, self.ends)
+        self.first_comma: Ints = np.concatenate((np.zeros(1, np.int64), edges[:-1]))
+        self.num_commas: Ints = edges - self.first_comma
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -90,11 +88,17 @@ class Block:
 
 @dataclass(frozen=True)
 class Hole:
-    """A place where lines of a layout differ; `delimiter` is the how-manieth delimiter of the line ends it."""
+    """A place where lines of a layout differ.
+
+    Attributes:
+        comma: how-manieth comma of the line follows it, from 0; None when none does.
+        gap: constant bytes between its end and that comma, or the end of the line.
+    """
 
     role: Role
-    delimiter: int
-    name: str = ""
+    name: str
+    comma: int | None
+    gap: int
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Layout:
     literals: tuple[bytes, ...]
     holes: tuple[Hole, ...]
     constants: dict[str, float]
-    num_delimiters: int
+    num_commas: int
 
     @classmethod
     def learn(cls, line: bytes, event: StepEvent) -> Layout | None:
@@ -145,37 +149,38 @@ class Layout:
         for role, name, start, stop in found:
             literals.append(line[end:start])
             end = stop
-            while end < len(line) and line[end] not in b",}]":
-                end += 1
-            delimiter = sum(line.count(mark, 0, end) for mark in (b",", b"}", b"]"))
-            holes.append(Hole(role, delimiter, name))
+            # Between a number and the next comma stand closing brackets and blanks, never a string.
+            comma = line.find(b",", stop)
+            if comma < 0:
+                holes.append(Hole(role, name, None, len(line) - stop))
+            else:
+                holes.append(Hole(role, name, line.count(b",", 0, comma), comma - stop))
         literals.append(line[end:])
         names = {hole.name for hole in holes if hole.role == "metric"}
         constants = {name: value for name, value in event.metrics.items() if name not in names}
         roles = {hole.role for hole in holes}
         if not {"ts", "step"} <= roles or any(np.isfinite(value) for value in constants.values()):
             return None
-        total = sum(line.count(mark) for mark in (b",", b"}", b"]"))
-        return cls(event.session, tuple(literals), tuple(holes), constants, total)
+        return cls(event.session, tuple(literals), tuple(holes), constants, line.count(b","))
 
     def match(self, block: Block, rows: Ints) -> Steps | None:
         """Read those of `rows` that have this layout; None when there is none, or one's numbers are not numbers."""
-        rows = rows[block.num_delimiters[rows] == self.num_delimiters]
+        rows = rows[block.num_commas[rows] == self.num_commas]
         if not rows.size:
             return None
         lengths = [len(literal) for literal in self.literals]
-        first = block.first_delimiter[rows]
-        begins = block.starts[rows]
+        first = block.first_comma[rows]
+        begins, ends = block.starts[rows], block.ends[rows]
         stops = np.empty((len(self.holes), rows.size), dtype=np.int64)
         starts = np.empty_like(stops)
         place = begins
         fits = np.ones(rows.size, dtype=np.bool_)
         for index, hole in enumerate(self.holes):
             starts[index] = place + lengths[index]
-            place = stops[index] = block.delimiters[first + hole.delimiter]
+            place = stops[index] = (ends if hole.comma is None else block.commas[first + hole.comma]) - hole.gap
             width = stops[index] - starts[index]
             fits &= (width > 0) & (width <= MAX_HOLE)
-        fits &= place + lengths[-1] == block.ends[rows]
+        fits &= place + lengths[-1] == ends
         if not fits.all():
             rows, begins, starts, stops = rows[fits], begins[fits], starts[:, fits], stops[:, fits]
         same = self._same_literals(block, begins, stops)
