@@ -49,4 +49,7 @@ def merged(first: Mapping[str, Any] | None, more: dict[str, Any]) -> dict[str, A
     """Metrics given as one mapping and as keywords, together; names become strings."""
     if not first:
         return more
-    return {str(name): value for name, value in first.items()} | more
+    for name in first:
+        if type(name) is not str:
+            return {str(name): value for name, value in first.items()} | more
+    return {**first, **more}

@@ -337,7 +337,7 @@ class Run:
             more: name to number.
         """
         ts = time.time()
-        if not self._recorder.begun:
+        if not self._base:
             self._begin()
         number = self._current
         if number is None:
@@ -360,13 +360,11 @@ class Run:
             if type(value) is not float:
                 self._make_plain(values)
                 break
-        event = {
-            **self._base,
-            "ts": ts,
-            "step": number,
-            "metrics": values,
-            "duration_s": self._clock.lap() / self._logged_steps,
-        }
+        event = self._base.copy()
+        event["ts"] = ts
+        event["step"] = number
+        event["metrics"] = values
+        event["duration_s"] = self._clock.lap() / self._logged_steps
         self._logged_steps = 0
         if tokens is not None:
             event["tokens"] = tokens
