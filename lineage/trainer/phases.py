@@ -44,4 +44,4 @@ class TrainClock:
         now = self._paused_at if self._depth else self._now()
         seconds = now - self._mark
         self._mark = now
-        return seconds if seconds > 0.0 else 0.0  # `max` costs three times as much, at every step
+        return seconds if seconds > 0.0 else 0.0  # noqa: FURB136 - a call of max costs 70 ns more, at every step
