@@ -252,10 +252,9 @@ def plan_restore(candidate: Candidate, registry: Registry, context: RestoreConte
         findings = compare.order([*findings, *_check_streams(registry, streams, context)])
     stopping = compare.refusing(findings, context.mode)
     if stopping:
-        count = "1 difference" if len(stopping) == 1 else f"{len(stopping)} differences"
+        count = "1 difference refuses" if len(stopping) == 1 else f"{len(stopping)} differences refuse"
         raise ResumeRefusedError(
-            f"{candidate.name} belongs to another experiment: {count} refuse, {stopping[0].path} first; "
-            "nothing was changed",
+            f"{candidate.name} belongs to another experiment: {count}, {stopping[0].path} first; nothing was changed",
             str(candidate.path),
             compare.way_on(findings),
             findings,

@@ -94,5 +94,11 @@ def empty_for(spec: TensorSpec) -> torch.Tensor:
 
 def copy_into(live: torch.Tensor, saved: torch.Tensor) -> None:
     """Put saved values into live memory, which keeps its identity, strides and device."""
+    plain = live.device.type == "cpu" and live.is_contiguous() and not (live.is_conj() or live.is_neg())
+    if plain and saved.is_contiguous() and live.dtype == saved.dtype and live.shape == saved.shape and live.numel():
+        # One memcpy: torch's own copy spreads over threads that then spin, at three times the CPU.
+        bytes_of(live)[:] = bytes_of(saved)
+        torch.autograd.graph.increment_version(live)
+        return
     with torch.no_grad():
         live.detach().copy_(saved)
