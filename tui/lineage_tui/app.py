@@ -138,8 +138,11 @@ class LineageApp(App[int]):
         self._made: dict[str, LineageScreen] = {}
         self._first = run_dir
         self._first_step: int | None = None
-        if not self.current_theme.ansi:
-            depth = depth_of(self.console.color_system)
+        depth = depth_of(self.console.color_system)
+        if depth == "16" and not self.current_theme.ansi:
+            # Sixteen colours are the terminal's own: by name, since no shade of ours would arrive.
+            self.theme = f"ansi-{self.options.background}"
+        elif not self.current_theme.ansi:
             for dark in (True, False):
                 self.register_theme(textual_theme(depth, dark=dark))
             self.theme = f"lineage-{self.options.background}"

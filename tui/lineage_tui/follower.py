@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from lineage.errors import LineageError
 from lineage_tui.messages import (
     Answer,
     FolderFailed,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from textual.message import Message
     from textual.worker import Worker
 
+    from lineage.history.audit import ResumeAudit
     from lineage.view import RunView
     from lineage_tui.plot.model import ChartModel
 
@@ -38,6 +40,8 @@ IDLE_S: Final = 1.0
 """A run that nobody writes may be resumed: look once a second."""
 FOLDER_S: Final = 2.0
 PROGRESS_S: Final = 0.1
+MAX_COMPARED: Final = 200_000
+"""More lost steps than this are not compared again; the verdict recorded while they were trained stands."""
 FIRST_BYTES: Final = 16 * 1024 * 1024
 """So much of a log is read before the first picture: well under a second."""
 
@@ -65,6 +69,8 @@ class RunFollower:
         self._stopped = False
         self._version = 0
         self._told: Problem | None = None
+        self._audited: object = None
+        self._resumes: Mapping[str, ResumeAudit] = {}
 
     # -- from the app's thread -------------------------------------------------------------------------------------
     def want(self, wanted: Wanted) -> None:
@@ -147,6 +153,8 @@ class RunFollower:
                 shown = (wanted, view.state)
                 self._told = None
                 self._post(SnapshotReady(self._snapshot(view, wanted)))
+            if self._audit(view):
+                self._post(SnapshotReady(self._snapshot(view, wanted)))
             self._answer(view)
             # Building may take longer than the interval on a very long run: never use more than half of a core.
             took = time.monotonic() - began
@@ -179,6 +187,26 @@ class RunFollower:
             except Exception as error:  # noqa: BLE001  # a job's failure is its answer
                 self._post(Answer(self.key, topic, None, Problem.of(error, str(self.path))))
 
+    def _audit(self, view: RunView) -> bool:
+        """Compare the attempts again when sessions came, ended or were superseded; True when there are verdicts.
+
+        What the hook recorded is what it saw while training ran; a careless restart recorded nothing.
+        """
+        from lineage.history.evidence import audit_view
+
+        lost = sum(segment.num_superseded for segment in view.segments)
+        # While a resume trains lost steps again, every few of them.
+        again = min(view.last_step or 0, max((s.last_step for s in view.segments if s.num_superseded), default=0)) // 8
+        stamp = (view.history_version, tuple(view.session_states.items()), lost, again)
+        if stamp == self._audited or len(view.segments) < 2 or lost > MAX_COMPARED:
+            return False
+        self._audited = stamp
+        try:
+            self._resumes = {str(row.session): row for row in audit_view(view)}
+        except (LineageError, OSError, ValueError, KeyError):
+            return False  # the log is damaged there; what was recorded stands
+        return bool(self._resumes)
+
     def _snapshot(self, view: RunView, wanted: Wanted) -> Snapshot:
         from lineage_tui.build import default_names
 
@@ -197,6 +225,7 @@ class RunFollower:
             wanted=Wanted(names, wanted.x),
             models=build_models(view, names, wanted.x),
             last_step=view.last_step,
+            resumes=self._resumes,
             num_bytes=view.size_bytes,
             num_unread=view.num_unread_bytes,
             version=self._version,

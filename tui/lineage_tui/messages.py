@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
 if TYPE_CHECKING:
+    from lineage.history.audit import ResumeAudit
     from lineage.history.segments import Segment
     from lineage_schemas.events import Event
     from lineage_schemas.run import Run, Session
@@ -57,6 +58,7 @@ class Snapshot:
         events: everything but `step` lines, in the order of the log.
         models: a chart for each wanted metric; empty while `loading`.
         version: counts up with each snapshot of this run.
+        resumes: the verdict on each session that carried on, compared anew from the log.
         num_bytes, num_unread: size of the log, and how much of it this picture does not know yet.
         live: a process holds the run's lock.
     """
@@ -72,6 +74,7 @@ class Snapshot:
     wanted: Wanted
     models: Mapping[str, ChartModel]
     last_step: int | None
+    resumes: Mapping[str, ResumeAudit] = field(default_factory=dict)
     num_bytes: int = 0
     num_unread: int = 0
     version: int = 0

@@ -62,7 +62,7 @@ def change_words(change: Change) -> tuple[str, str]:
     """What happened to the metric, and its tone."""
     shift = change.shift
     if shift is None:
-        return "nothing abrupt", "dim"
+        return "no jump to be seen", "dim"
     if shift.kind == "non_finite":
         return f"{number(shift.after)} for {plural(shift.num_rows, 'step')}", "bad"
     verb = {"jump": "jumps", "drop": "drops", "spike": "spikes"}.get(shift.kind, shift.kind)

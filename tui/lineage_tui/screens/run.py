@@ -253,7 +253,14 @@ class RunScreen(LineageScreen):
                 stats = statistics(top, looking.range, marking=looking.marking)
         session = self._session_at_cursor() if lines else None
         self.readout.show(
-            lines=lines, events=events, stats=stats, session=session, names=self.names, focused=name, page=self.page()
+            lines=lines,
+            events=events,
+            stats=stats,
+            session=session,
+            names=self.names,
+            focused=name,
+            page=self.page(),
+            overlaid=len(self.lineage.open_keys) > 1,
         )
         if snapshot is not None:
             self.story.show(snapshot.events, events if lines else (), self.cursor_step() if lines else None)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -26,14 +27,19 @@ from lineage_tui.widgets.words import (
     duration,
     number,
     plain,
+    plural,
     size,
     state_glyph,
 )
 
+if TYPE_CHECKING:
+    from lineage.history.audit import ResumeAudit
+    from lineage.history.segments import Segment
+
 COLUMNS: Final = (
     Column("ses", 3, align="right"),
     Column("state", 13),
-    Column("started from", 15, grow=1),
+    Column("started from", 18, grow=1),
     Column("steps", 13, align="right"),
     Column("counted", 9, align="right", drop=3),
     Column("superseded", 10, align="right", drop=4),
@@ -47,32 +53,36 @@ COLUMNS: Final = (
 COMPACT: Final = (
     Column("ses", 3, align="right"),
     Column("state", 11),
-    Column("from", 6, grow=1),
+    Column("from", 9, grow=1),
     Column("steps", 11, align="right"),
     Column("continued", 16, grow=1),
 )
 """For the list beside the curves."""
 
+MAX_LINES: Final = 5
+"""Lines that one fact may take."""
 
-def started_from(session: Session) -> str:
-    """fresh, resume @400, fork of <run> @400."""
+
+def started_from(session: Session, segment: Segment | None = None) -> str:
+    """fresh, resume @400, fork of <run> @400; the log knows better when a session went on without a checkpoint."""
     start = session.start
     if start.kind == "fresh":
-        return "fresh" if not start.step else f"fresh at {start.step:,}"
+        begin = segment.start_step if segment is not None else start.step
+        return "fresh" if not begin else f"nothing restored @{begin:,}"
     if start.kind == "fork":
         return f"fork @{start.step:,} of {plain(start.run or '?', 48)}"
     return f"resume @{start.step:,}" + (" forced" if start.forced else "")
 
 
-def verdict_text(session: Session) -> tuple[str, str]:
-    """The verdict of a session's continuation as words, and their tone."""
-    continuation = session.continuation
-    if continuation is None:
+def verdict_text(session: Session, row: ResumeAudit | None = None) -> tuple[str, str]:
+    """The verdict of a session's continuation as words, and their tone; `row` is the audit's, where there is one."""
+    found = row if row is not None else session.continuation
+    if found is None:
         return ("", "") if session.start.kind == "fresh" else ("? not compared", "dim")
-    word = continuation.verdict.replace("_", " ")
-    if continuation.first_difference is not None and continuation.verdict == "diverged":
-        word = f"diverged @{continuation.first_difference.step:,}"
-    return f"{VERDICT_GLYPHS[continuation.verdict]} {word}", VERDICT_TONES[continuation.verdict]
+    word = found.verdict.replace("_", " ")
+    if found.first_difference is not None and found.verdict == "diverged":
+        word = f"diverged @{found.first_difference.step:,}"
+    return f"{VERDICT_GLYPHS[found.verdict]} {word}", VERDICT_TONES[found.verdict]
 
 
 def lasted(session: Session, now: float, *, live: bool, last_event_at: float | None = None) -> float | None:
@@ -90,14 +100,16 @@ def session_rows(snapshot: Snapshot, glyphs: Glyphs, now: float, *, compact: boo
     for session in sorted(snapshot.record.sessions, key=lambda s: s.ordinal):
         segment = snapshot.segment(session.id)
         state = snapshot.session_states.get(session.id, session.status)
-        verdict, tone = verdict_text(session)
+        verdict, tone = verdict_text(session, snapshot.resumes.get(session.id))
         steps = DASH
         if segment is not None and segment.last_step > segment.start_step:
             steps = f"{segment.start_step + 1:,}{DASH}{segment.last_step:,}"
         shown_state = Cell(f"{state_glyph(state, glyphs)} {state}", STATE_TONES.get(state, ""))
         if compact:
             start = session.start
-            origin = {"fresh": "fresh", "resume": f"@{start.step:,}", "fork": f"⑂ {start.step:,}"}[start.kind]
+            begin = segment.start_step if segment is not None else start.step
+            fresh = f"none @{begin:,}" if begin else "fresh"
+            origin = {"fresh": fresh, "resume": f"@{start.step:,}", "fork": f"⑂ {start.step:,}"}[start.kind]
             cells: tuple[Cell, ...] = (
                 Cell(str(session.ordinal), "strong"),
                 shown_state,
@@ -112,7 +124,7 @@ def session_rows(snapshot: Snapshot, glyphs: Glyphs, now: float, *, compact: boo
             cells = (
                 Cell(str(session.ordinal), "strong"),
                 shown_state,
-                Cell(started_from(session)),
+                Cell(started_from(session, segment)),
                 Cell(steps),
                 Cell(count(segment.num_effective) if segment else DASH),
                 Cell(count(superseded) if superseded else "", "warn"),
@@ -204,7 +216,7 @@ def session_detail(session: Session, snapshot: Snapshot, width: int) -> Content:
     segment = snapshot.segment(session.id)
     state = snapshot.session_states.get(session.id, session.status)
     environment = snapshot.record.environments.get(session.environment)
-    continuation = session.continuation
+    continuation = snapshot.resumes.get(session.id) or session.continuation
     blocks: list[tuple[str, list[tuple[str, str, str]]]] = []
     start = session.start
     blocks.append((
@@ -221,7 +233,7 @@ def session_detail(session: Session, snapshot: Snapshot, width: int) -> Content:
     blocks.append((
         "start",
         [
-            ("from", started_from(session), ""),
+            ("from", started_from(session, segment), ""),
             ("checkpoint", start.checkpoint or "none", "" if start.checkpoint else "dim"),
             *[("finding", f"{f.path}: {f.saved!s} -> {f.live!s} ({f.verdict})", "warn") for f in start.findings[:12]],
             *[("passed over", f"{r.name}: {r.reason}", "warn") for r in start.rejected[:6]],
@@ -239,10 +251,10 @@ def session_detail(session: Session, snapshot: Snapshot, width: int) -> Content:
             ],
         ))  # fmt: skip
     if continuation is not None:
-        verdict, tone = verdict_text(session)
+        verdict, tone = verdict_text(session, snapshot.resumes.get(session.id))
         facts = [
             ("verdict", verdict, tone),
-            ("compared", f"{continuation.compared_steps:,} steps from {continuation.from_step:,}", ""),
+            ("compared", f"{plural(continuation.compared_steps, 'step')} from {continuation.from_step:,}", ""),
         ]
         if (first := continuation.first_difference) is not None:
             facts.append(
@@ -322,5 +334,7 @@ def _block(title: str, facts: Sequence[tuple[str, str, str]], cells: int) -> lis
     lines = [toned(f" {plain(title, cells)}", "accent", "bold")]
     for name, value, tone in facts:
         room = max(cells - names - 4, 8)
-        lines.append(joined([toned(f"  {plain(name, 32):<{names}}  ", "dim"), toned(plain(value, room), tone)]))
+        first, *more = textwrap.wrap(plain(value, room * MAX_LINES), room, break_long_words=True) or [""]
+        lines.append(joined([toned(f"  {plain(name, 32):<{names}}  ", "dim"), toned(first, tone)]))
+        lines += [joined([Content(" " * (names + 4)), toned(rest, tone)]) for rest in more[:MAX_LINES]]
     return lines

@@ -217,13 +217,11 @@ class TreeScreen(ListScreen):
         if node.kind == "session" and session is not None:
             state = main.session_states.get(session.id, session.status) if node.is_here else session.status
             segment = main.segment(session.id) if node.is_here else None
-            first, last = (
-                session.start.step,
-                segment.last_step if segment else (session.last_step or session.start.step),
-            )
-            verdict, verdict_tone = verdict_text(session)
+            first = segment.start_step if segment else session.start.step
+            last = segment.last_step if segment else (session.last_step or first)
+            verdict, verdict_tone = verdict_text(session, main.resumes.get(session.id) if node.is_here else None)
             before = origin_of(session, main) if node.is_here else None
-            origin = started_from(session) + (
+            origin = started_from(session, segment) + (
                 f" of s{before.ordinal}" if before and session.start.kind == "resume" else ""
             )
             return Row(

@@ -147,10 +147,11 @@ class Readout(Static):
         names: Sequence[str],
         focused: str | None,
         page: Sequence[str],
+        overlaid: bool = False,
     ) -> None:
         """Say it; what does not fit the lines there are is left out from the end."""
         width = max(self.size.width - 2, 1)
-        rows = [self._values(lines, session, names, focused, page, width)]
+        rows = [self._values(lines, session, names, focused, page, width, overlaid=overlaid)]
         if stats is not None:
             rows.append(_cut(self._statistics(stats), width))
         rows += self._events(events, width, at_cursor=bool(lines))
@@ -165,10 +166,15 @@ class Readout(Static):
         focused: str | None,
         page: Sequence[str],
         width: int,
+        *,
+        overlaid: bool,
     ) -> Content:
         strip = self._strip(names, focused) if len(page) < len(names) else Content("")
         if not lines:
-            return _cut(strip, width)
+            keys = "<- ->" if self._ascii else "← →"
+            hint = toned(f"{keys} puts a cursor on the curves, n on the next event; ? has all keys", "dim")
+            gap = width - strip.cell_length - hint.cell_length
+            return _cut(joined([hint, Content(" " * gap), strip]) if gap > 2 else strip, width)
         first = lines[0]
         label, value = first.x
         parts = [toned(f"{label} ", "dim"), toned(value, "strong")]
@@ -178,9 +184,14 @@ class Readout(Static):
             parts += [toned("  session ", "dim"), Content(str(session))]
         for line in sorted(lines, key=lambda one: one.name != focused):
             for index, (series, reading) in enumerate(line.values):
-                name = line.name if len(line.values) == 1 or series == line.name else f"{line.name} {series}"
-                name = plain(name, 40) if index == 0 or len(line.values) > 1 else ""
-                parts += [toned(f"  {name} ", "dim"), toned(reading, "strong" if line.name == focused else "")]
+                # The first curve is the run's own: its chart says whose. The others need their names.
+                name = line.name if index == 0 else series
+                if index == 0 and overlaid:
+                    name = f"{line.name} {series}"
+                parts += [
+                    toned(f"  {plain(name, 40)} ", "dim"),
+                    toned(reading, "strong" if line.name == focused else ""),
+                ]
         text = joined(parts)
         if strip.cell_length and text.cell_length + strip.cell_length + 3 <= width:
             text = joined([text, Content(" " * (width - text.cell_length - strip.cell_length)), strip])
