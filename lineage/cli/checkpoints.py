@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,6 +99,10 @@ def run_folder(ref: str, runs: str) -> tuple[RunDir, str | None]:
     return target.dir, target.session.id if target.session is not None else None
 
 
+def _at(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
 def _document(generation: Generation) -> dict[str, Any]:
     return {
         "name": generation.name,
@@ -105,10 +110,10 @@ def _document(generation: Generation) -> dict[str, Any]:
         "session": generation.session,
         "bytes": generation.size_bytes,
         "kind": generation.kind,
-        "committed_at": generation.committed_at,
-        "verified_at": generation.verified_at,
-        "restored_at": generation.restored_at,
-        "drilled_at": generation.drilled_at,
+        "committed_at": _at(generation.committed_at),
+        "verified_at": _at(generation.verified_at),
+        "restored_at": _at(generation.restored_at),
+        "drilled_at": _at(generation.drilled_at),
         "pinned": generation.pinned,
         "quarantined": generation.quarantined is not None,
         "quarantine_reason": generation.quarantined,
