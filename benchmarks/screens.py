@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         # A copy: looking at a run keeps a cache in it.
-        runs = Path(folder) / "sample_runs"
+        runs = Path(folder) / "lineage" / "sample_runs"
         shutil.copytree(ROOT / "sample_runs", runs, ignore=shutil.ignore_patterns(".cache"))
         now = max(int(path.name[:8] + path.name[9:15]) for path in runs.glob("2*"))
         clock = datetime.strptime(str(now), "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp() + 3_600

@@ -8,7 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.content import Content
+from textual.events import Resize
 from textual.widget import Widget
+from textual.widgets import Static
 
 from lineage_schemas.events import CheckpointSavedEvent
 from lineage_schemas.ids import parse_generation_name
@@ -23,6 +25,7 @@ from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
 from lineage_tui.widgets.words import age, count, plain, plural, size, to_ascii
 
 if TYPE_CHECKING:
+    from lineage.checkpoint import generations
     from lineage.checkpoint.verify import Fault, VerifyReport
     from lineage.view import RunView
 
@@ -65,6 +68,7 @@ STATES: Final = {
     "whole": ("◆", "#", "good"),
     "verified": ("◆", "#", "good"),
     "recorded": ("◇", "o", "dim"),
+    "manifest": ("◇", "m", "dim"),
     "export": ("◇", "e", "info"),
     "deleted": ("◇", "o", "dim"),
     "quarantined": ("■", "q", "warn"),
@@ -104,6 +108,11 @@ def read_generations(view: RunView) -> tuple[list[Generation], list[str]]:
         damaged = standings.get(one.name, ledger.Standing()).damaged
         if one.kind == "weights":
             state, remark = "export", "weights only: nothing can be resumed from it"
+        elif one.problem is not None and one.manifest is not None and not _has_files(one):
+            state, remark = (
+                "manifest",
+                "its tensors are not here: it tells of the run, and nothing can be resumed from it",
+            )
         elif one.problem is not None:
             state, remark = "unusable", one.problem
         elif damaged:
@@ -135,6 +144,11 @@ def read_generations(view: RunView) -> tuple[list[Generation], list[str]]:
     return order, list(found.notes) + [f"unknown: {name}" for name in found.unknown[:20]]
 
 
+def _has_files(one: generations.Generation) -> bool:
+    """Whether any file of a generation is there; samples and backups may keep the manifests alone."""
+    return one.manifest is not None and any((one.path / artifact.path).exists() for artifact in one.manifest.artifacts)
+
+
 class CheckpointsScreen(ListScreen):
     """The generations as a table."""
 
@@ -159,6 +173,31 @@ class CheckpointsScreen(ListScreen):
     def compose_body(self) -> Iterable[Widget]:
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only)
         yield self.filter
+        yield Static(id="remark")
+
+    def on_table_highlighted(self) -> None:
+        self._show_remark()
+
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        self._show_remark()
+
+    def _show_remark(self) -> None:
+        """What is to be said of the one under the cursor, in full: its column may be too narrow, or not there."""
+        one = self.generation()
+        remark = self._remark(one) if one is not None else ""
+        shown = self.query_one("#remark", Static)
+        shown.display = bool(remark)
+        if one is not None:
+            shown.update(
+                joined(
+                    [toned(f" {plain(one.name, 80)}  ", "strong"), toned(plain(remark, 2_000), STATES[one.state][2])]
+                )
+            )
+
+    def _remark(self, one: Generation) -> str:
+        faults = self._faults.get(one.name, [])
+        return "; ".join(f"{fault.path}: {fault.message}" for fault in faults) or one.remark
 
     def runs_changed(self) -> None:
         self._all = self.verified = None
@@ -222,12 +261,12 @@ class CheckpointsScreen(ListScreen):
         now = self.lineage.options.clock()
         keep = self.table.row.key if self.table.row else None
         self.table.set_rows(LazyRows(self._shown, lambda one: self._row(one, now)), keep=keep)
+        self._show_remark()
         self.show_header()
 
     def _row(self, one: Generation, now: float) -> Row:
         glyph, flat, tone = STATES[one.state]
-        faults = self._faults.get(one.name, [])
-        remark = "; ".join(f"{fault.path}: {fault.message}" for fault in faults) or one.remark
+        remark = self._remark(one)
 
         def ago(at: float | None) -> Cell:
             return Cell(age(now - at) if at is not None else "", "dim")
@@ -262,7 +301,8 @@ class CheckpointsScreen(ListScreen):
             right = [*right, Fact(words, "bad" if bad else "good", 2)]
         if self._all is not None:
             right = [*right, Fact(plural(len(self._all), "checkpoint"), "dim", 4)]
-            right += [Fact(f"! {plain(note, 80)}", "warn", 5) for note in self._notes[:1]]
+            if any(one.state not in {"manifest", "recorded"} for one in self._all):
+                right += [Fact(f"! {plain(note, 80)}", "warn", 5) for note in self._notes[:1]]
         return left, right
 
     # -- actions ---------------------------------------------------------------------------------------------------

@@ -167,7 +167,9 @@ class DiffScreen(ListScreen):
         elif self._found is None:
             table.empty = "comparing"
         elif not self._found:
-            table.empty = "no difference: recipe, environment, source, data, arguments and world are the same"
+            table.empty = (
+                "no difference: recipe, environment, source, data, arguments and world are the same in both sessions"
+            )
         else:
             table.empty = "no difference fits the filter"
         if self._sides is not None:

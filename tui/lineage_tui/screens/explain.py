@@ -26,7 +26,7 @@ from lineage_tui.widgets.words import kind_glyph, number, plain, plural, to_asci
 COLUMNS: Final = (
     Column("step", 9, align="right"),
     Column("metric", 12),
-    Column("change", 26),
+    Column("change", 24),
     Column("likeliest cause", 24, grow=1),
 )
 CAUSE_KINDS: Final = {

@@ -6,6 +6,7 @@ tone; tones are component classes, so that themes, 16 colours and none are the s
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, Literal, TypeVar, overload
@@ -245,7 +246,8 @@ class Table(ScrollView, can_focus=False, inherit_bindings=False):
         if y == 0:
             return self._render_head(width)
         if not self._rows:
-            text = f" {self.empty}" if y == 2 else ""
+            lines = ["", *textwrap.wrap(self.empty, max(width - 2, 8))]
+            text = f" {lines[y - 1]}" if y <= len(lines) else ""
             return Strip([Segment(set_cell_size(text, width), self._style("tone--dim"))], width)
         index = y - 1 + self.scroll_offset.y
         if index >= len(self._rows):
