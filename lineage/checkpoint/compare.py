@@ -112,6 +112,7 @@ RULES: Final[tuple[Rule, ...]] = (
     # -- data ----------------------------------------------------------------------------------------------------------
     Rule(r"data\..*\.method", "noted", "the fingerprint was made in another way"),
     Rule(r"data(\..*)?", "refuse", "other data is another experiment"),
+    Rule(r"loader\..*\.(cursor(\..*)?|state)", "refuse", "the loader's position does not fit", forkable=False),
     Rule(r"loader\..*", "refuse", "a cursor means the same only in the same geometry"),
     # -- where it runs -------------------------------------------------------------------------------------------------
     Rule(r"runtime\.torch", "noted", "a patch version of torch", _same_minor),

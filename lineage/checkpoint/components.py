@@ -32,12 +32,17 @@ FAMILIES: Final = ("model", "optimizer", "scheduler", "scaler", "loader", "rng",
 
 @dataclass(frozen=True)
 class Problem:
-    """One reason why saved state does not fit the live object; becomes a finding that refuses."""
+    """One reason why saved state does not fit the live object; becomes a finding that refuses.
+
+    Attributes:
+        loadable: the state can be loaded all the same: a fork may, and a person may take responsibility.
+    """
 
     path: str
     saved: Any
     live: Any
     rule: str
+    loadable: bool = False
 
 
 @dataclass

@@ -329,7 +329,13 @@ class SamplerLoader(LoaderComponent):
         digest = self.sampler.order_digest(cursor["epoch"])
         if state.get("order_digest") != digest:
             problems.append(
-                Problem(f"loader.{self.name}.order", state.get("order_digest"), digest, "the epoch's order differs")
+                Problem(
+                    f"loader.{self.name}.order",
+                    state.get("order_digest"),
+                    digest,
+                    "the epoch's order differs",
+                    loadable=True,
+                )
             )
         return problems
 

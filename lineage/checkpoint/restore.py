@@ -342,7 +342,14 @@ def _check_components(
             problems += component.check(_saved_for(name, state, stand_ins, where))
     known = {finding.path for finding in findings}
     return [
-        compare.judge(p.path, p.saved, p.live, Rule(".*", "refuse", p.rule, forkable=False), mode="resume", allow=())
+        compare.judge(
+            p.path,
+            p.saved,
+            p.live,
+            Rule(".*", "refuse", p.rule, forkable=p.loadable),
+            mode=context.mode,
+            allow=context.allow,
+        )
         for p in problems
         if p.path not in known
     ]

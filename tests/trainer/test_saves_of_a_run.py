@@ -140,3 +140,25 @@ def test_preemption_waits_for_the_save_in_flight_and_needs_no_second_one(make, s
             run._preemption.signal_name = "SIGTERM"
     assert run.ended == "preempted"
     assert [e["step"] for e in events_of(run, "checkpoint_saved")] == [6]
+
+
+def test_another_order_of_the_data_is_refused_forks_and_can_be_taken_responsibility_for(make, start, abandon) -> None:
+    def begin(**options: object) -> lineage.Run:
+        trainer, run = make(seed=7), start(**options)
+        trainer.track(run)
+        run.restore()
+        return run
+
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 30, stop_after=15)
+    abandon(run)
+    with pytest.raises(lineage.CheckpointError, match=r"allow=\['loader.train_loader.seed', 'loader.train_loader.order'\]"):
+        begin()
+    forked = begin(fork=True, resume="must")
+    assert forked.id != run.id
+    abandon(forked)
+    forced = begin(resume=run.id, allow=["loader.train_loader.*"])
+    assert forced.id == run.id
+    assert lineage.read(run.path).record.sessions[-1].start.forced
