@@ -7,7 +7,7 @@ WORKERS ?= 2
 # Torch's threads of parallel test workers would otherwise spin while they wait for each other's cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check lint types imports schemas pytest format bench screens clean
+.PHONY: demo test check lint types imports schemas pytest format bench screens docs clean
 
 # The stamp is older than these files exactly when what is installed may not be what they say.
 $(STAMP): pyproject.toml constraints.txt
@@ -45,6 +45,18 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# In an environment of its own: the pages are made from the text of the code, so neither torch nor a test tool is needed.
+DOCS := build/docs-venv
+
+$(DOCS)/.installed: pyproject.toml constraints.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[docs]'
+	touch $@
+
+# Into build/docs; any warning is an error, and nothing is fetched.
+docs: $(DOCS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
