@@ -35,7 +35,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "explain": ("lineage.cli.explain:ExplainCommand", "what happened around a step, or at each abrupt change"),
     "checkpoints": (
         "lineage.cli.checkpoints:CheckpointsCommand",
-        "checkpoints and their state; pin, unpin, prune",
+        "the checkpoints of a run and their state; pin, unpin, prune",
     ),
     "verify": ("lineage.cli.verify:VerifyCommand", "every artifact of every checkpoint against its manifest"),
     "whence": ("lineage.cli.whence:WhenceCommand", "the session that made this checkpoint or weights file"),
