@@ -148,17 +148,20 @@ class Proof:
         self._comparer: Comparer | None = before.comparer
         self._loss_jump: LossJump | None = LossJump(before.losses)
         self._expected_lr: Mapping[str, list[float]] | None = None
+        self._check_start = False
         self._recorder = recorder
         self._policy = policy
         self._alert = alert
 
-    def begin(self, step: int, expected_lr: Mapping[str, list[float]] | None) -> None:
+    def begin(self, step: int, expected_lr: Mapping[str, list[float]] | None, *, every_step: bool) -> None:
         """Give the verdict at once when nothing overlaps; the first learning rates are then checked on their own.
 
         Args:
             step: steps complete.
             expected_lr: rates of the next step by optimizer, where a tracked schedule sets them.
+            every_step: whether every step is shown, so that the first one shown is the first one trained.
         """
+        self._check_start = every_step
         if self._comparer is not None and self._comparer.last_step == 0:
             self.conclude(step)
             self._expected_lr = expected_lr
@@ -205,7 +208,10 @@ class Proof:
     def _compare(self, comparer: Comparer, event: Mapping[str, Any], step: int) -> None:
         from lineage.history.continuation import StepWitness
 
-        difference = comparer.compare(StepWitness.from_fields(event))
+        difference = comparer.begin(step) if self._check_start else None
+        self._check_start = False
+        if difference is None:
+            difference = comparer.compare(StepWitness.from_fields(event))
         if difference is None and comparer.wants(step + 1):
             return
         verdict = self.conclude(step)

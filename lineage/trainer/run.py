@@ -482,7 +482,8 @@ class Run:
         if before is not None:
             self._proof = Proof(before, self._recorder, self._policy, self._alert)
             scheduled = restored is not None and self._keeper.has_schedule()
-            self._proof.begin(self.step, restored.expected_lr if restored and scheduled else None)
+            expected_lr = restored.expected_lr if restored and scheduled else None
+            self._proof.begin(self.step, expected_lr, every_step=self._log_every == 1)
 
     def _completed_step(self) -> int:
         if self._current is None:

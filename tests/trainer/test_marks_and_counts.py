@@ -363,3 +363,22 @@ def test_a_learning_rate_that_is_not_the_expected_one_after_a_clean_stop_is_an_a
     (alert,) = events_of(run, "alert")
     assert alert["code"] == "lr_unexpected"
     assert alert["details"]["groups"][0]["taken"] == 0.5
+
+
+def test_a_loop_that_counts_from_one_again_after_a_restore_has_diverged_at_its_start(
+    make, start, abandon, events_of
+) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 30, stop_after=17)
+    abandon(run)
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    batches = run.batches(trainer.loader)
+    for step in range(1, 4):
+        run.log(loss=trainer.step(next(batches)), step=step)
+    run.finish()
+    (verdict,) = events_of(run, "continuation")
+    assert (verdict["verdict"], verdict["first_difference"]["field"]) == ("diverged", "start_step")

@@ -154,7 +154,9 @@ def test_another_order_of_the_data_is_refused_forks_and_can_be_taken_responsibil
     run.restore()
     trainer.train(run, 30, stop_after=15)
     abandon(run)
-    with pytest.raises(lineage.CheckpointError, match=r"allow=\['loader.train_loader.seed', 'loader.train_loader.order'\]"):
+    with pytest.raises(
+        lineage.CheckpointError, match=r"allow=\['loader.train_loader.seed', 'loader.train_loader.order'\]"
+    ):
         begin()
     forked = begin(fork=True, resume="must")
     assert forked.id != run.id
