@@ -8,6 +8,7 @@ module globals, C extensions, plain numbers (an EMA's step count), or files (doc
 
 from __future__ import annotations
 
+import functools
 import gc
 import random
 import types
@@ -131,9 +132,15 @@ def _children(path: str, obj: Any) -> Iterator[tuple[str, Any]]:
             if name not in skipped and not name.endswith("_hooks") and not name.startswith("_backward"):
                 yield f"{path}.{name}", value
         return
+    if isinstance(obj, functools.partial):
+        yield from ((f"{path}.func", obj.func), (f"{path}.args", obj.args), (f"{path}.keywords", obj.keywords))
+        return
+    if isinstance(obj, types.MethodType):
+        yield f"{path}.__self__", obj.__self__
+        return
     if isinstance(obj, DataLoader):
         # Its iterator is made anew by a restore; what decides the batches hangs here.
-        for name in ("dataset", "sampler", "batch_sampler", "generator", "collate_fn"):
+        for name in ("dataset", "sampler", "batch_sampler", "generator", "collate_fn", "worker_init_fn"):
             yield f"{path}.{name}", getattr(obj, name, None)
         return
     if isinstance(obj, torch.optim.Optimizer):

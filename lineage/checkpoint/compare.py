@@ -334,7 +334,7 @@ def way_on(findings: Sequence[Finding]) -> str:
     paths = [finding.path for finding in stopping]
     if paths == ["run"]:
         return "start a linked run from it: lineage.init(..., resume=<checkpoint>, fork=True)"
-    structural = [f.path for f in stopping if f.verdict == "refuse" and not _rule_for(f).forkable]
+    structural = [f.path for f in stopping if f.verdict == "refuse" and not is_forkable(f)]
     if structural:
         return f"this state cannot be loaded here ({structural[0]} first); make the code match, or start a new run"
     listed = ", ".join(repr(path) for path in paths[:4]) + (", ..." if len(paths) > 4 else "")
@@ -344,5 +344,7 @@ def way_on(findings: Sequence[Finding]) -> str:
     )
 
 
-def _rule_for(finding: Finding) -> Rule:
-    return next((r for r in RULES if _matches(r, finding.path, finding.saved, finding.live)), UNKNOWN)
+def is_forkable(finding: Finding) -> bool:
+    """Whether the state can be loaded in spite of this difference."""
+    rule = next((r for r in RULES if _matches(r, finding.path, finding.saved, finding.live)), UNKNOWN)
+    return rule.forkable

@@ -20,6 +20,7 @@ __all__ = [
     "RestoreCheckError",
     "ResumeRefusedError",
     "SaveRefusedError",
+    "UndeclaredState",
     "UndeclaredStateError",
     "UnsupportedStateError",
     "WeightsOnlyError",
@@ -39,6 +40,10 @@ class UndeclaredStateError(CheckpointError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.what, self.where, self.hint, self.paths))
+
+
+UndeclaredState = UndeclaredStateError
+"""The name the design uses."""
 
 
 class UnsupportedStateError(CheckpointError):

@@ -491,6 +491,11 @@ def loader_component(name: str, obj: Any) -> LoaderComponent:
     """
     if isinstance(obj, LoaderComponent):
         return obj
+    if isinstance(obj, DataLoader) and obj.num_workers and not getattr(obj, "in_order", True):
+        raise LoaderRefusedError(
+            f"loader {name!r} hands out batches as workers finish them, in an order that no resume can repeat",
+            hint="DataLoader(..., in_order=True), which is the default",
+        )
     if is_stateful_dataloader(obj):
         every = int(getattr(obj, "snapshot_every_n_steps", 1))
         if every != 1:

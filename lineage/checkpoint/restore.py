@@ -264,8 +264,8 @@ def plan_restore(candidate: Candidate, registry: Registry, context: RestoreConte
 
 
 def _blocks_checks(finding: Finding) -> bool:
-    """Whether the live side lacks what a component's own check would look at."""
-    return finding.verdict == "refuse" and finding.path.startswith(("component.", "optimizer."))
+    """Whether one side lacks what a component's own check would look at."""
+    return finding.verdict == "refuse" and not compare.is_forkable(finding)
 
 
 def _read_state(candidate: Candidate, rank: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

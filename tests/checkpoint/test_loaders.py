@@ -87,6 +87,20 @@ def test_what_workers_have_prefetched_is_not_consumed() -> None:
     assert first + take(target.iterate(), 4) == take(component().iterate(), 7)
 
 
+def test_persistent_workers_start_each_epoch_and_each_resume_where_they_must() -> None:
+    more = {"num_workers": 1, "persistent_workers": True}
+    source = component(**more)
+    first = take(source.iterate(), 7)
+    target = moved(source, component(**more))
+    assert first + take(target.iterate(), 6) == take(component().iterate(), 13)
+
+
+def test_workers_that_may_overtake_each_other_are_refused() -> None:
+    loader = DataLoader(Numbers(9), sampler=ResumableSampler(9, shuffle=True), num_workers=2, in_order=False)
+    with pytest.raises(LoaderRefusedError, match="as workers finish"):
+        loader_component("train", loader)
+
+
 def test_totals_count_partial_batches_by_their_size() -> None:
     source = component()
     take(source.iterate(), 6)

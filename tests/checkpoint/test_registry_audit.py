@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,32 @@ def test_generators_deep_in_a_dataset_are_named() -> None:
         "train_loader.dataset.transform['noise'][0]",
         "train_loader.dataset.transform['crop']",
     }
+
+
+class Collate:
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, rows: Any, rng: Any = None) -> Any:
+        return rows
+
+    def method(self, rows: Any) -> Any:
+        return rows
+
+
+@pytest.mark.parametrize(
+    ("collate", "path"),
+    [
+        (Collate(), "train_loader.collate_fn.rng"),
+        (Collate().method, "train_loader.collate_fn.__self__.rng"),
+        (functools.partial(Collate(), rng=torch.Generator()), "train_loader.collate_fn.func.rng"),
+    ],
+    ids=["object", "method", "partial"],
+)
+def test_generators_behind_a_collate_function_are_named(collate: Any, path: str) -> None:
+    data = TensorDataset(torch.zeros(4))
+    loader = DataLoader(data, sampler=ResumableSampler(data, shuffle=True), collate_fn=collate)
+    assert path in refusal(registry_of(model=nn.Linear(1, 1), train_loader=loader))
 
 
 def test_a_declared_absence_by_path_is_accepted_and_recorded() -> None:

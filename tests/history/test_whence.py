@@ -178,6 +178,36 @@ def test_the_chain_of_parents_goes_back_to_the_first_session(runs: Any) -> None:
     ]
 
 
+def test_the_chain_crosses_from_a_fork_to_the_run_it_came_from(tmp_path: Path) -> None:
+    """By run.json, as the hook writes it: session 2 of a fork, its session 1, and the run it was forked from."""
+    import lineage
+
+    def session(name: str, until: int, **more: Any) -> Any:
+        model = torch.nn.Linear(2, 2)
+        with lineage.init(tmp_path / "runs", name=name, recipe={"lr": 1}, **more) as run:
+            run.track(model=model)
+            run.absent("loader", "none")
+            run.absent("scaler", "none")
+            run.restore()
+            for _ in run.steps(until):
+                with torch.no_grad():
+                    model.weight += 1
+                run.log(loss=0.0)
+            saved = run.checkpoint()
+            return run, saved
+
+    first_run, first = session("base", 2, resume="never")
+    fork, second = session("fork", 4, resume=first.path, fork=True)
+    _, third = session("fork", 6, resume=fork.path)
+    found = whence(third.path / "model.r00000.safetensors", [tmp_path / "runs"])
+    assert [(a.run, a.checkpoint, a.step) for a in found.ancestry] == [
+        (fork.id, third.name, 6),
+        (fork.id, second.name, 4),
+        (first_run.id, first.name, 2),
+    ]
+    assert len({a.session for a in found.ancestry}) == 3
+
+
 # ---- the index -------------------------------------------------------------------------------------------------------
 
 
