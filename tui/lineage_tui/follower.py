@@ -42,7 +42,7 @@ FOLDER_S: Final = 2.0
 PROGRESS_S: Final = 0.1
 MAX_COMPARED: Final = 200_000
 """More lost steps than this are not compared again; the verdict recorded while they were trained stands."""
-FIRST_BYTES: Final = 16 * 1024 * 1024
+FIRST_BYTES: Final = 4 * 1024 * 1024
 """So much of a log is read before the first picture: well under a second."""
 
 
@@ -197,7 +197,7 @@ class RunFollower:
         lost = sum(segment.num_superseded for segment in view.segments)
         # While a resume trains lost steps again, every few of them.
         again = min(view.last_step or 0, max((s.last_step for s in view.segments if s.num_superseded), default=0)) // 8
-        stamp = (view.history_version, tuple(view.session_states.items()), lost, again)
+        stamp = (tuple(view.session_states.items()), lost, again)
         if stamp == self._audited or len(view.segments) < 2 or lost > MAX_COMPARED:
             return False
         self._audited = stamp

@@ -35,6 +35,8 @@ ZOOM: Final = 0.5
 PAN: Final = 0.25
 SMOOTHINGS: Final = (0.0, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 MAX_PANES: Final = 4
+LATE_S: Final = 2.0
+"""What changes no dot is drawn this late: the last value, the axis."""
 Where = Literal["left", "right", "up", "down"]
 
 
@@ -56,6 +58,9 @@ class RunScreen(LineageScreen):
         self._pending_step: tuple[int, str | None] | None = None
         self._drawn_at = 0.0
         self._timer: Timer | None = None
+        self._late: Timer | None = None
+        self._drawn_stamp: tuple[object, ...] = ()
+        self._drawn_end: float | None = None
         self._save_timer: Timer | None = None
         self._extra: tuple[ChartModel, ...] = ()
         self._memos: defaultdict[str, Memo] = defaultdict(Memo)
@@ -128,7 +133,35 @@ class RunScreen(LineageScreen):
             self._pending_step = None
             self.show_step(step, session)
         self._show_sessions(main)
-        self.request_draw()
+        if self._is_visible():
+            self.request_draw()
+        elif self._late is None:
+            self._late = self.set_timer(LATE_S, self.request_draw)
+
+    def _stamp(self) -> tuple[object, ...]:
+        """What of the pictures is drawn beside the curves."""
+        found = [self.lineage.snapshots.get(key) for key in self.lineage.open_keys]
+        return tuple(
+            (s.key, s.state, s.wanted, len(s.events), len(s.damage), s.session_states, len(s.resumes), s.num_unread)
+            for s in found
+            if s is not None
+        )
+
+    def _is_visible(self) -> bool:
+        """Whether the newest picture would change the charts by as much as a column of dots.
+
+        A hundred steps at the end of a million change nothing that can be seen: ten drawings a second of them would
+        cost a quarter of a core.
+        """
+        if self._stamp() != self._drawn_stamp or self._drawn_end is None:
+            return True
+        end, model, chart = self._end(), self.model, self.chart
+        if end is None or model is None or chart is None or chart.frame is None:
+            return True
+        x0, x1, _ = navigate.x_window(model, self.looking.view(self.focused_name or ""))
+        if x1 < self._drawn_end:
+            return False
+        return end - self._drawn_end >= (x1 - x0) / max(chart.frame.plot.width * chart.frame.dots_x, 1)
 
     def _end(self) -> float | None:
         """The last x there is."""
@@ -195,6 +228,10 @@ class RunScreen(LineageScreen):
         """Hand models and views to the charts in sight."""
         self._timer = None
         self._drawn_at = monotonic()
+        self._drawn_stamp, self._drawn_end = self._stamp(), self._end()
+        if self._late is not None:
+            self._late.stop()
+            self._late = None
         if not self.charts or self.lineage.main_key is None:
             return
         shape = self.shape
@@ -228,7 +265,8 @@ class RunScreen(LineageScreen):
         rows = session_rows(snapshot, self.glyphs, self.lineage.options.clock(), compact=True)
         for selector in ("#sessions-below", "#sessions-beside"):
             table = self.query_one(selector, Table)
-            table.set_rows(rows)
+            if list(table.rows) != rows:
+                table.set_rows(rows)
         self.query_one("#sessions-beside").styles.height = min(len(rows) + 2, max(self.size.height // 3, 4))
 
     def show_readout(self) -> None:
