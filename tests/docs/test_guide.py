@@ -316,3 +316,13 @@ def test_every_promise_of_the_guide_names_a_test_that_is_there() -> None:
         found = re.fullmatch(r"`([\w/]+\.py)::(\w+)`", named)
         assert found, f"no test is named for: {promise}"
         assert f"def {found[2]}(" in (ROOT / "tests" / found[1]).read_text("utf-8"), named
+
+
+def test_the_pages_are_built_without_a_warning_and_ask_nobody_for_a_font() -> None:
+    """The build itself is `make docs`: its tools are no part of the test environment."""
+    recipe = (ROOT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
+    assert "mkdocs build" in recipe
+    assert "--strict" in recipe
+    config = (ROOT / "mkdocs.yml").read_text()
+    assert re.search(r"^  font: false\b", config, re.MULTILINE)
+    assert not re.search(r"https?://", config), "an address in the configuration is a request of the reader's browser"
