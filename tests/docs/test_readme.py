@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -117,10 +118,8 @@ def test_the_viewer_opens_the_sample_runs_in_a_terminal() -> None:
                 return
         pytest.fail("q did not quit")
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os.close(fd)
 
 
