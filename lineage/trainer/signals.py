@@ -1,8 +1,8 @@
 """Preemption: SIGTERM and SIGUSR1 ask the loop to leave at its next step boundary.
 
 Handlers are installed only while `run.steps()` is iterating, because only there is a boundary to leave at; elsewhere
-the signals keep their meaning. A second signal of the same kind gets its old meaning back and is raised again: a loop
-that hangs can still be ended.
+the signals keep their meaning. A second signal, of either kind, gets its old meaning back and is raised again: a
+loop that hangs can still be ended.
 """
 
 from __future__ import annotations
