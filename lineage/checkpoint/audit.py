@@ -111,8 +111,8 @@ def stateful_kind(obj: object) -> str | None:
 def _children(path: str, obj: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(obj, torch.Tensor | np.ndarray | str | bytes | bytearray | int | float | complex):
         return
-    if isinstance(obj, Mapping):
-        for index, (key, value) in enumerate(list(obj.items())):
+    if isinstance(obj, dict):  # no other mapping: reading a lazy one may open files or load gigabytes
+        for index, (key, value) in enumerate(list(dict.items(obj))):
             if index >= _MAX_ITEMS:
                 break
             yield f"{path}[{key!r}]" if not isinstance(key, torch.Tensor) else f"{path}[...]", value

@@ -107,6 +107,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(r"component\..+\.constants\..*", "refuse", "constants of a schedule or scaler decide the next update"),
     Rule(r"component\..+\.type", "refuse", "an object of another class"),
     Rule(r"component\..+\.frozen", "refuse", "other parameters are trained"),
+    Rule(r"component\..+\.declared", "noted", "what somebody declared to need no saving"),
     Rule(r"component\..+\.reason", "noted", "the same absence, for another reason"),
     Rule(r"component\..*", "refuse", "the set of state is not the same", forkable=False),
     # -- data ----------------------------------------------------------------------------------------------------------
@@ -189,6 +190,9 @@ def side(
             values |= {f"{base}.groups[{index}].hyper.{k}": v for k, v in group.declared.items()}
     for item in components:
         base = f"component.{item.name}"
+        if item.family == "declared":
+            values[f"{base}.declared"] = item.reason
+            continue
         values[f"{base}.family"] = item.family
         values[f"{base}.state"] = item.state
         values[f"{base}.version"] = item.version

@@ -358,7 +358,8 @@ def make_component(name: str, obj: Any, family: str | None) -> Component:
     if isinstance(obj, rng.GENERATOR_TYPES):
         return GeneratorComponent(name, obj)
     if callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None)):
-        if is_stateful_dataloader(obj) or (family is None and "loader" in name):
+        counts = hasattr(obj, "num_samples") and callable(getattr(obj, "__iter__", None))
+        if is_stateful_dataloader(obj) or (family is None and ("loader" in name or counts)):
             return loader_component(name, obj)
         return ObjectComponent(name, obj, family or "user")
     if family is None and "loader" in name:

@@ -134,6 +134,7 @@ class Restored:
     finished: bool = False
     _streams: Mapping[str, Any] = field(default_factory=dict)
     _same: bool = True
+    _blames: bool = True
     _ledger: Callable[[dict[str, Any]], None] = field(default=lambda _details: None)
 
     @property
@@ -158,7 +159,8 @@ class Restored:
         self.registry.require_usable()
         if self.finished:
             return self.proven
-        with _poisoning(self.registry, self.candidate, f"random state of {self.name} could not be restored"):
+        what = f"random state of {self.name} could not be restored"
+        with _poisoning(self.registry, self.candidate if self._blames else None, what):
             rng.restore_streams(self._streams, self.registry.generators())
         self.proven = self._check_next()
         self.finished = True
@@ -189,7 +191,8 @@ class Restored:
         proven += [] if shifted or not expected.rng else ["rng"]
         if problems:
             self.registry.poisoned = f"{self.name} was loaded, and {problems[0]}"
-            _set_aside(self.candidate, "; ".join(problems)[:500])
+            if self._blames:
+                _set_aside(self.candidate, "; ".join(problems)[:500])
             raise RestoreCheckError(
                 "the restored state is not the one the checkpoint expects next: " + "; ".join(problems),
                 str(self.candidate.path),
@@ -397,7 +400,8 @@ def apply_restore(plan: RestorePlan) -> Restored:
     started = time.perf_counter()
     files = load_files(plan.candidate, rank=plan.context.rank)
     loaded = time.perf_counter()
-    with _poisoning(plan.registry, plan.candidate, f"restoring {plan.candidate.name} failed midway"):
+    what = f"restoring {plan.candidate.name} failed midway"
+    with _poisoning(plan.registry, plan.candidate if _blames(plan) else None, what):
         _mutate(plan, files)
     applied = time.perf_counter()
     run_dir = RunDir(plan.candidate.path.parent.parent)
@@ -418,6 +422,7 @@ def apply_restore(plan: RestorePlan) -> Restored:
         timing={"plan_s": plan.plan_s, "load_s": loaded - started, "apply_s": applied - loaded},
         _streams=plan.streams,
         _same=not _kept_live(plan.findings),
+        _blames=_blames(plan),
         _ledger=note,
     )
 
@@ -433,18 +438,27 @@ def _kept_live(findings: Sequence[Finding]) -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def _poisoning(registry: Registry, candidate: Candidate, what: str) -> Iterator[None]:
-    """From here on live state changes: an error poisons the registry and quarantines the generation's family."""
+def _poisoning(registry: Registry, candidate: Candidate | None, what: str) -> Iterator[None]:
+    """From here on live state changes: an error poisons the registry, and quarantines the family of `candidate`.
+
+    Memory that ran out is the machine's fault, and quarantines nothing.
+    """
     try:
         yield
     except BaseException as error:
         registry.poisoned = f"{what}: {error}"
         if not isinstance(error, Exception):
             raise
-        _set_aside(candidate, f"{what}: {type(error).__name__}: {error}"[:500])
+        if candidate is not None and not isinstance(error, MemoryError | torch.OutOfMemoryError):
+            _set_aside(candidate, f"{what}: {type(error).__name__}: {error}"[:500])
         raise PoisonedError(
             f"{what}: {type(error).__name__}: {error}", hint="start a fresh process; the checkpoint is unchanged"
         ) from error
+
+
+def _blames(plan: RestorePlan) -> bool:
+    """Whether a failure is the generation's: not where a fork or a person's `allow` changed what it is loaded into."""
+    return plan.context.mode == "resume" and not plan.forced
 
 
 def _set_aside(candidate: Candidate, reason: str) -> None:

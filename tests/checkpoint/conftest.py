@@ -75,7 +75,7 @@ def save_context(session: int = 1, **more: Any) -> SaveContext:
 
 
 def restore_context(**more: Any) -> RestoreContext:
-    return RestoreContext(run="tiny", **{"recipe": RECIPE, **more})
+    return RestoreContext(**{"run": "tiny", "recipe": RECIPE, **more})
 
 
 @pytest.fixture

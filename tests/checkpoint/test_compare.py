@@ -47,6 +47,7 @@ VERDICTS: list[tuple[str, Any, Any, str]] = [
     ("component.schedulers.0.constants.T_max", 10, 20, "refuse"),
     ("component.s.constants.functions.lr_lambdas[0].code", "3.11:aa", "3.11:bb", "refuse"),
     ("component.s.constants.functions.lr_lambdas[0].code", "3.11:aa", "3.12:bb", "noted"),
+    ("component.model.cache.declared", None, "a constant", "noted"),
     ("component.scheduler.state", "present", "absent", "refuse"),
     ("loader.train.batch_size", 8, 16, "refuse"),
     ("loader.train.num_workers", 0, 2, "refuse"),

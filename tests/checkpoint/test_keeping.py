@@ -318,6 +318,26 @@ def test_a_restore_that_fails_midway_quarantines(
     assert "no kernel image" in reason
 
 
+@pytest.mark.parametrize(
+    ("error", "more"),
+    [(MemoryError("no memory"), {}), (RuntimeError("new code"), {"mode": "fork", "run": "other"})],
+    ids=["out-of-memory", "fork"],
+)
+def test_a_failure_that_is_not_the_generations_own_quarantines_nothing(
+    error: Exception, more: dict[str, Any], run_dir: Path, *, tiny: Any, contexts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate = discover(run_dir).newest()
+    assert candidate is not None
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(tiny.registry.components["optimizer"], "restore_layout", fail)
+    with pytest.raises(PoisonedError):
+        apply_restore(plan_restore(candidate, tiny.registry, contexts[1](**{"run": "tiny", **more})))
+    assert discover(run_dir).candidates[0].quarantined is None
+
+
 # ---- exports ---------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import copy
 import functools
 from pathlib import Path
@@ -177,6 +178,32 @@ def test_any_object_with_a_state_dict_is_found_inside_another() -> None:
     outer = Custom()
     outer.inner = Custom()
     assert refusal(registry_of(model=nn.Linear(1, 1), clipper=outer)) == ("clipper.inner",)
+
+
+def test_a_lazy_mapping_is_not_read() -> None:
+    class Lazy(collections.abc.Mapping[str, int]):
+        def __getitem__(self, key: str) -> int:
+            raise AssertionError("it was read")
+
+        def __iter__(self) -> Any:
+            raise AssertionError("it was read")
+
+        def __len__(self) -> int:
+            return 1
+
+    outer = Custom()
+    outer.inner = Lazy()
+    registry_of(model=nn.Linear(1, 1), clipper=outer).seal()
+
+
+def test_what_iterates_and_counts_samples_is_a_loader_under_any_name() -> None:
+    class Stream(Custom):
+        num_samples = 0
+
+        def __iter__(self) -> Any:
+            return iter([torch.zeros(2)])
+
+    assert registry_of(model=nn.Linear(1, 1), tokens=Stream()).components["tokens"].family == "loader"
 
 
 def test_an_object_without_any_way_to_save_it_is_refused() -> None:
