@@ -224,7 +224,9 @@ def test_tensors_and_arrays_come_back_in_their_places() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [lambda: 1, object(), {"x": print}, np.array(["a"]), collections.defaultdict(list)], ids=repr
+    "value",
+    [lambda: 1, object(), {"x": print}, np.array(["a"]), collections.defaultdict(list)],
+    ids=["function", "object", "builtin", "array-of-text", "defaultdict"],
 )
 def test_a_value_that_would_come_back_as_something_else_is_refused_with_its_path(value: Any) -> None:
     with pytest.raises(UnsupportedStateError, match=r"state\.deep"):
