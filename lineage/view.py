@@ -111,7 +111,8 @@ class _Trace:
         duration = self.columns.duration_s
         added = np.zeros(len(step) - self._checked) if duration is None else np.nan_to_num(duration[self._checked :])
         before = float(self._relative.array[-1]) if self._checked else 0.0
-        self._relative.append(before + np.cumsum(added))
+        with np.errstate(over="ignore"):  # a log may claim any duration
+            self._relative.append(before + np.cumsum(added))
         self._checked = len(step)
 
     def train_time(self, rows: Ints | slice) -> Floats:

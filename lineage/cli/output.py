@@ -73,7 +73,10 @@ def plain(value: Any) -> Any:
         case dict():
             return {str(plain(key)): plain(item) for key, item in value.items()}
         case datetime():
-            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            try:
+                return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            except OverflowError:  # a time in the year 1 or 9999, far from UTC
+                return value.isoformat()
         case date():
             return value.isoformat()
         case Path():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lineage.errors import FormatError, LineageError, NewerFormatError, NotFoundError
 from lineage.layout import RunDir
-from lineage.runs.index import resolve
+from lineage.runs.index import resolve, typed_path
 from lineage_schemas.ids import Ref, parse_ref
 from lineage_schemas.run import Run, Session
 
@@ -54,7 +54,7 @@ def _folder_with_log(ref: Ref, runs_dir: Path) -> tuple[RunDir, LineageError] | 
     """The folder a REF names by path or id when it has a log but no run.json that can be read, and why it cannot."""
     from lineage.runs.store import read_run
 
-    for path in (Path(ref.run).expanduser(), runs_dir / ref.run) if ref.run else ():
+    for path in (typed_path(ref.run), runs_dir / ref.run) if ref.run else ():
         folder = path.parent if path.is_file() else path
         if RunDir(folder).log.is_file():
             try:

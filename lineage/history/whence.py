@@ -223,7 +223,10 @@ def _runs(folders: Iterable[Path]) -> Iterator[RunDir]:
     for folder in folders:
         for candidate in (folder, *(sorted(folder.iterdir()) if folder.is_dir() else ())):
             run = RunDir(candidate)
-            resolved = candidate.resolve()
+            try:
+                resolved = candidate.resolve()
+            except (OSError, RuntimeError):  # a loop of links
+                continue
             if resolved not in seen and (fs.is_own_folder(run.checkpoints_dir) or fs.is_own_folder(run.exports_dir)):
                 seen.add(resolved)
                 yield run

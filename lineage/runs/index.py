@@ -94,8 +94,16 @@ def resolve(ref: Ref | str, runs_dir: Path | str = "runs") -> Resolved:
     return Resolved(run_dir, record, _pick_session(record, ref.session, run_dir))
 
 
+def typed_path(text: str) -> Path:
+    """The path a person typed; `~name` of nobody is a file of that name."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
 def _find_run(text: str, runs_dir: Path) -> tuple[RunDir, Run]:
-    for path in (Path(text).expanduser(), runs_dir / text):
+    for path in (typed_path(text), runs_dir / text):
         for folder in (path, path.parent) if path.is_file() else (path,):
             if RunDir(folder).run_json.exists():
                 return RunDir(folder), read_run(folder)

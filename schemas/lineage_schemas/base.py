@@ -137,7 +137,7 @@ class Format(Record):
     """
 
     name: str
-    version: Annotated[str, Field(pattern=r"^\d+\.\d+$")]
+    version: Annotated[str, Field(pattern=r"^[0-9]{1,9}\.[0-9]{1,9}$")]
 
     @property
     def major(self) -> int:

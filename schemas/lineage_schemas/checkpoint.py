@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field
 
 from lineage_schemas.base import Digest, Format, Number, Record, Sha256
 from lineage_schemas.errors import FormatError, NewerFormatError
-from lineage_schemas.ids import GENERATION_PATTERN, RUN_ID_PATTERN, SESSION_ID_PATTERN
+from lineage_schemas.ids import GENERATION_PATTERN, MAX_STEP, RUN_ID_PATTERN, SESSION_ID_PATTERN
 
 FORMAT_NAME: Final = "lineage-checkpoint"
 FORMAT_MAJOR: Final = 1
@@ -97,7 +97,7 @@ class Position(Record):
             a loop that clears them before its next backward pass does not miss them).
     """
 
-    step: int = Field(ge=0)
+    step: int = Field(ge=0, le=MAX_STEP)
     num_updates: int = Field(ge=0)
     num_skipped: int = Field(default=0, ge=0)
     microbatch: int = 0
@@ -204,7 +204,7 @@ class Active(Record):
     """The content of ACTIVE: advice on where to look first, never truth."""
 
     name: Annotated[str, Field(pattern=GENERATION_PATTERN)]
-    step: int = Field(ge=0)
+    step: int = Field(ge=0, le=MAX_STEP)
     manifest_sha256: Sha256
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from lineage_schemas.base import Digest, Format, MetricsRecord, Number, Record, Sha256
 from lineage_schemas.errors import FormatError
+from lineage_schemas.ids import MAX_ORDINAL, MAX_STEP
 from lineage_schemas.run import (
     Continuation,
     GenerationField,
@@ -20,9 +21,6 @@ from lineage_schemas.run import (
 FORMAT_NAME: Final = "lineage-log"
 FORMAT_MAJOR: Final = 1
 FORMAT: Final = Format(name=FORMAT_NAME, version="1.0")
-
-MAX_STEP: Final = 2**63 - 1
-"""Steps are signed 64-bit integers, in the log and in every column; a larger one is no step."""
 
 Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
 
@@ -64,7 +62,7 @@ class SessionStartEvent(Event):
 
     kind: Literal["session_start"] = "session_start"
     format: Format = FORMAT
-    ordinal: int = Field(ge=1)
+    ordinal: int = Field(ge=1, le=MAX_ORDINAL)
     start: Start
     pid: int | None = None
     host: str | None = None

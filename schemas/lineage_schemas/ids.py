@@ -1,7 +1,7 @@
 """Ids a person can type and sort, and the grammar of REFs (docs/format.md, "References").
 
 A run id is `YYYYMMDD-HHMMSS-<slug>` (UTC), a session id `s<ordinal>-<8 hex>`, a generation's name
-`step-<8 digits>-s<ordinal>-<8 hex>`. Ordinals and steps may outgrow their padding.
+`step-<8 digits>-s<ordinal>-<8 hex>`. Ordinals and steps may outgrow their padding, to 9 and 15 digits.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ SessionId = NewType("SessionId", str)
 GenerationName = NewType("GenerationName", str)
 
 RUN_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-SESSION_ID_PATTERN: Final = r"^s\d{2,}-[0-9a-f]{8}$"
-GENERATION_PATTERN: Final = r"^step-\d{8,}-s\d{2,}-[0-9a-f]{8}$"
+MAX_STEP: Final = 2**63 - 1
+"""Steps are signed 64-bit integers, in every file and in every column; a larger one is no step."""
+MAX_ORDINAL: Final = 10**9 - 1
+"""Most sessions a run can name."""
+SESSION_ID_PATTERN: Final = r"^s[0-9]{2,9}-[0-9a-f]{8}$"
+GENERATION_PATTERN: Final = r"^step-[0-9]{8,15}-s[0-9]{2,9}-[0-9a-f]{8}$"
 
-_GENERATION = re.compile(r"^step-(\d{8,})-s(\d{2,})-([0-9a-f]{8})$")
-_SESSION = re.compile(r"^s(\d{2,})-([0-9a-f]{8})$")
+_GENERATION = re.compile(r"step-([0-9]{8,15})-s([0-9]{2,9})-([0-9a-f]{8})")
+_SESSION = re.compile(r"s([0-9]{2,9})-([0-9a-f]{8})")
 
 
 def slug(name: str) -> str:
@@ -48,12 +52,12 @@ def make_generation_name(step: int, ordinal: int, nonce: int) -> GenerationName:
 
 def parse_generation_name(name: str) -> tuple[int, int] | None:
     """`(step, session ordinal)` of a generation's folder name, or None when it is no such name."""
-    found = _GENERATION.match(name)
+    found = _GENERATION.fullmatch(name)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def is_session_id(text: str) -> bool:
-    return _SESSION.match(text) is not None
+    return _SESSION.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, Field
 
 from lineage_schemas.base import ClosedRecord, Digest, Format, Number, Record, Sha256
 from lineage_schemas.checkpoint import Finding, RejectedCandidate
-from lineage_schemas.ids import GENERATION_PATTERN, RUN_ID_PATTERN, SESSION_ID_PATTERN
+from lineage_schemas.ids import GENERATION_PATTERN, MAX_ORDINAL, MAX_STEP, RUN_ID_PATTERN, SESSION_ID_PATTERN
 
 FORMAT_NAME: Final = "lineage-run"
 FORMAT_MAJOR: Final = 1
@@ -130,7 +130,7 @@ class Start(Record):
     """
 
     kind: Literal["fresh", "resume", "fork"]
-    step: int = Field(default=0, ge=0)
+    step: int = Field(default=0, ge=0, le=MAX_STEP)
     checkpoint: GenerationField | None = None
     run: RunIdField | None = None
     session: SessionIdField | None = None
@@ -161,7 +161,7 @@ class FirstDifference(Record):
         after: what the resumed session recorded.
     """
 
-    step: int
+    step: int = Field(ge=-MAX_STEP, le=MAX_STEP)
     field: str
     part: str | None = None
     before: Number | str | None = None
@@ -178,8 +178,8 @@ class Continuation(Record):
     """
 
     verdict: Verdict
-    from_step: int
-    compared_steps: int = Field(ge=0)
+    from_step: int = Field(ge=0, le=MAX_STEP)
+    compared_steps: int = Field(ge=0, le=MAX_STEP)
     against: SessionIdField | None = None
     first_difference: FirstDifference | None = None
     proven: list[str] = []
@@ -200,7 +200,7 @@ class Session(Record):
     """
 
     id: SessionIdField
-    ordinal: int = Field(ge=1)
+    ordinal: int = Field(ge=1, le=MAX_ORDINAL)
     started_at: AwareDatetime
     ended_at: AwareDatetime | None = None
     status: SessionStatus = "running"
@@ -218,7 +218,7 @@ class Session(Record):
     start: Start
     checkpoints: list[GenerationField] = []
     continuation: Continuation | None = None
-    last_step: int | None = None
+    last_step: int | None = Field(default=None, ge=0, le=MAX_STEP)
     tolerance: Tolerance | None = None
 
 
@@ -228,7 +228,7 @@ class Parent(Record):
     run: RunIdField
     session: SessionIdField | None = None
     checkpoint: GenerationField
-    step: int = Field(ge=0)
+    step: int = Field(ge=0, le=MAX_STEP)
 
 
 class Run(Record):

@@ -84,7 +84,7 @@ def find_target(path: str | None, runs_dir: Path) -> Target:
     """
     from lineage.errors import FormatError, NotFoundError
     from lineage.layout import RunDir
-    from lineage.runs.index import resolve
+    from lineage.runs.index import resolve, typed_path
 
     if path is None:
         if not runs_dir.is_dir():
@@ -92,7 +92,7 @@ def find_target(path: str | None, runs_dir: Path) -> Target:
                 "there is no such folder of runs", str(runs_dir), "lineage demo makes one; or give a run's path"
             )
         return Target(None, runs_dir)
-    given = Path(path).expanduser()
+    given = typed_path(path)
     folder = given.parent if given.name in {"run.json", "metrics.jsonl"} and given.is_file() else given
     if folder.is_dir():
         inside = RunDir(folder)
