@@ -643,7 +643,7 @@ def _values(columns: SessionColumns, name: str) -> tuple[Floats, Ints | None]:
         values = duration
         known = np.isfinite(duration)
     else:
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             values = source / duration
         known = np.isfinite(source) & (duration > 0)
     if known.all():

@@ -106,7 +106,8 @@ def find_shifts(
     found = _non_finite(step, value, finite)
     step, value = step[finite], value[finite]
     if len(step) >= _MIN_ROWS:
-        found += _Scan(step, value, min_ratio, windows).shifts(known, spikes=spikes)
+        with np.errstate(over="ignore", invalid="ignore"):  # a log may claim any number
+            found += _Scan(step, value, min_ratio, windows).shifts(known, spikes=spikes)
     return sorted(found, key=lambda shift: shift.step)
 
 

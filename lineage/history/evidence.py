@@ -214,7 +214,7 @@ def account_of(view: RunView) -> Account:
     speed = next((name for name in ("tokens_per_s", "samples_per_s", "step_s") if name in view.metrics), None)
     throughput = _curve(view, speed) if speed else None
     if speed == "step_s" and throughput is not None:
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             throughput = Curve(throughput.step, 1.0 / throughput.value)
     return Account(
         view.record,
