@@ -173,7 +173,11 @@ class SessionColumns:
                 rows = part.metric_rows.get(name)
                 pieces.setdefault(name, []).append((values, places if rows is None else places[rows]))
         metrics = {}
+        in_all = {name for name in parts[0].metrics if all(_in_every_row(name, part) for part in parts)}
         for name, found in pieces.items():
+            if name in in_all:
+                metrics[name] = (np.concatenate([values for values, _ in found])[order], None)
+                continue
             rows = np.concatenate([rows for _, rows in found])
             by_row = np.argsort(rows)
             values = np.concatenate([values for values, _ in found])[by_row]
@@ -241,6 +245,10 @@ _OPTIONAL: Final = ("duration_s", "tokens", "samples")
 def _optional_of(part: Steps) -> dict[str, Floats]:
     found = {"duration_s": part.duration_s, "tokens": part.tokens, "samples": part.samples}
     return {name: values for name, values in found.items() if values is not None}
+
+
+def _in_every_row(name: str, part: Steps) -> bool:
+    return name in part.metrics and name not in part.metric_rows
 
 
 def _or_nan(values: Floats | None, count: int) -> Floats:

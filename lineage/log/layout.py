@@ -38,6 +38,7 @@ _TOKEN: Final = re.compile(
 )
 _HEX: Final = re.compile(rb'"[0-9a-f]{8,64}"')
 _COMMA: Final = ord(",")
+_BLANK: Final = ord(" ")
 
 _NUMBER_START: Final = np.zeros(256, dtype=np.bool_)
 _NUMBER_START[list(b"-0123456789")] = True
@@ -240,14 +241,22 @@ class Layout:
 
 
 @lru_cache(maxsize=MAX_HOLE + 1)
-def _prefixes(widest: int) -> npt.NDArray[np.void]:
-    """For each width up to `widest`, the mask of the cells of a row that a text of that width and its comma fill."""
-    table = np.tri(widest + 1, dtype=np.bool_)
-    return table.view(f"V{widest + 1}").reshape(widest + 1)
+def _row_masks(widest: int) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
+    """For each width up to `widest`: which bytes of a row to keep, and what to put in the others.
+
+    After the text comes a comma, then blanks, which JSON allows between values: two passes of a bitwise operation
+    over rows of one width cost half of what it takes to close the gaps between them.
+    """
+    text = np.tri(widest + 1, k=-1, dtype=np.bool_)
+    keep = np.where(text, np.uint8(255), np.uint8(0))
+    put = np.where(text, np.uint8(0), np.uint8(_BLANK))
+    np.fill_diagonal(put, _COMMA)
+    row = f"V{widest + 1}"
+    return keep.view(row).reshape(widest + 1), put.view(row).reshape(widest + 1)
 
 
 def _text(block: Block, starts: Ints, widths: Ints, *, optional: bool) -> bytes | None:
-    """The texts in one hole, each followed by a comma; None when one begins like no number."""
+    """The texts in one hole, each followed by a comma and maybe blanks; None when one begins like no number."""
     widest = int(widths.max())
     grid = block.window(starts, widest + 1)
     begins_well = (_VALUE_START if optional else _NUMBER_START)[grid[:, 0]]
@@ -256,13 +265,14 @@ def _text(block: Block, starts: Ints, widths: Ints, *, optional: bool) -> bytes 
     if int(widths.min()) == widest:
         grid[:, widest] = _COMMA
         return grid.tobytes()
-    grid[np.arange(len(widths)), widths] = _COMMA
-    filled = _prefixes(widest)[widths].view(np.bool_).reshape(grid.shape)
-    return grid[filled].tobytes()
+    keep, put = _row_masks(widest)
+    grid &= keep.take(widths).view(np.uint8).reshape(grid.shape)
+    grid |= put.take(widths).view(np.uint8).reshape(grid.shape)
+    return grid.tobytes().rstrip(b" ")
 
 
 def _parse(text: bytes | None, count: int, *, exact: bool) -> Floats | Ints | None:
-    """Comma-ended numbers as an array of `count` float64, NaN for null.
+    """Comma-ended numbers, with blanks after the commas or without, as an array of `count` float64, NaN for null.
 
     With `exact` they are int64 when all are integers of 64 bits.
     """
