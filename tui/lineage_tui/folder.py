@@ -21,8 +21,9 @@ from lineage_tui.messages import Folder, Problem
 
 if TYPE_CHECKING:
     from lineage.runs.index import RunEntry
+    from lineage_schemas.run import Session
 
-SPARK_POINTS: Final = 24
+SPARK_POINTS: Final = 48
 _PROBE_BYTES: Final = 4096
 _Stamp = tuple[int, int, int]
 
@@ -50,6 +51,8 @@ class RunSummary:
     tags: tuple[str, ...] = ()
     spark: tuple[float, ...] = ()
     parent: str | None = None
+    notes: str = ""
+    sessions: tuple[Session, ...] = ()
     problem: Problem | None = None
 
 
@@ -125,6 +128,8 @@ def summarise(entry: RunEntry, *, spark: tuple[float, ...] | None = None) -> Run
         tags=tuple(record.tags),
         spark=losses,
         parent=record.parent.run if record.parent else None,
+        notes=record.notes,
+        sessions=tuple(sorted(record.sessions, key=lambda session: session.ordinal)),
     )
 
 

@@ -7,14 +7,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
+import numpy as np
+from textual.containers import Horizontal
+from textual.content import Content
+from textual.events import Resize
 from textual.widget import Widget
+from textual.widgets import Static
 
 from lineage_tui.folder import RunSummary
+from lineage_tui.plot.model import ChartModel, SeriesData, View
 from lineage_tui.screens.base import ListScreen, matches
+from lineage_tui.screens.sessions import started_from, verdict_text
 from lineage_tui.terminal import Glyphs
-from lineage_tui.widgets.bars import Fact
+from lineage_tui.widgets.bars import Fact, joined, toned
+from lineage_tui.widgets.chart import Chart
 from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
-from lineage_tui.widgets.words import DASH, STATE_TONES, age, count, number, plain, plural, state_glyph
+from lineage_tui.widgets.words import DASH, STATE_TONES, age, clock, count, number, plain, plural, state_glyph, to_ascii
 
 COLUMNS: Final = (
     Column("state", 13),
@@ -43,7 +51,8 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
     finite = [value for value in values if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     span = high - low
-    shown = values[-width:]
+    step = max(len(values) / width, 1.0)
+    shown = [values[min(int((at + 1) * step), len(values)) - 1] for at in range(min(width, len(values)))]
     return "".join(
         ("x" if ascii_only else "✕")
         if not math.isfinite(value)
@@ -67,6 +76,30 @@ class RunsScreen(ListScreen):
     def compose_body(self) -> Iterable[Widget]:
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only, empty="no runs here")
         yield self.filter
+        self.curve = Chart(glyphs=self.glyphs, id="preview-chart")
+        self.curve.can_focus = False
+        yield Horizontal(Static(id="preview-facts"), self.curve, id="preview")
+
+    def on_table_highlighted(self) -> None:
+        self._preview()
+
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        self.set_class(event.size.width < 100, "-narrow")
+        self._preview()
+
+    def _preview(self) -> None:
+        """Under the list, where there is room: the run under the cursor."""
+        at = self.table.cursor
+        run = self._shown[at] if at < len(self._shown) else None
+        self.query_one("#preview").display = run is not None and self.size.height >= 30
+        if run is None:
+            return
+        self.query_one("#preview-facts", Static).update(run_facts(run, self.glyphs))
+        y = np.array(run.spark, dtype=np.float64)
+        x = np.linspace(0.0, float(run.last_step or len(y)), len(y)) if len(y) else y
+        series = (SeriesData(run.key, "at a few places of the log", x, y),) if len(y) else ()
+        self.curve.show(ChartModel("loss", series, message="no loss logged"), View())
 
     def draw_all(self) -> None:
         self.folder_changed()
@@ -90,6 +123,7 @@ class RunsScreen(ListScreen):
         self._shown = runs
         self.table.set_sorted(column, descending=(column in {6, 3, 2}) != self._turned)
         self.table.set_rows(LazyRows(runs, lambda run: self._row(run, now)), keep=keep)
+        self._preview()
 
     def filter_changed(self) -> None:
         self.folder_changed()
@@ -156,7 +190,7 @@ class RunsScreen(ListScreen):
 
     def _row(self, run: RunSummary, now: float) -> Row:
         state = f"{state_glyph(run.state, self.glyphs)} {run.state}"
-        name = plain(run.name, 80) + (f"  ⑂ {plain(run.parent, 60)}" if run.parent else "")
+        name = plain(run.name, 80) + (f"  fork of {plain(run.parent, 60)}" if run.parent else "")
         return Row(
             run.key,
             (
@@ -175,6 +209,33 @@ class RunsScreen(ListScreen):
             ),
             marked=run.key in self._selected,
         )
+
+
+def run_facts(run: RunSummary, glyphs: Glyphs) -> Content:
+    """A run in a few lines: who it is, and its sessions."""
+    lines = [joined([toned(plain(run.name, 60), "strong"), toned(f"  {plain(run.id, 60)}", "dim")])]
+    facts = [("created", clock(run.created_at) if run.created_at else "")]
+    facts += [("forked from", run.parent or ""), ("tags", " ".join(run.tags)), ("notes", run.notes)]
+    lines += [joined([toned(f"{name}  ", "dim"), Content(plain(value, 300))]) for name, value in facts if value]
+    if run.problem is not None:
+        lines.append(toned(plain(run.problem.what, 400), "bad"))
+    lines.append(Content(""))
+    for session in run.sessions[-8:]:
+        last = session is run.sessions[-1]
+        state = run.state if last else session.status
+        verdict, tone = verdict_text(session)
+        lines.append(
+            joined(
+                [
+                    toned(f"{session.ordinal:>3}  ", "strong"),
+                    toned(f"{state_glyph(state, glyphs)} {state:<12}", STATE_TONES.get(state, "")),
+                    Content(f"{started_from(session):<14}  "),
+                    toned(verdict, tone),
+                ]
+            )
+        )
+    text = Content("\n").join(lines)
+    return Content(to_ascii(text.plain)) if glyphs == "ascii" else text
 
 
 def _sort_key(run: RunSummary, column: int) -> tuple[float, str]:

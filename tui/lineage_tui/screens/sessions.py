@@ -109,7 +109,7 @@ def session_rows(snapshot: Snapshot, glyphs: Glyphs, now: float, *, compact: boo
             start = session.start
             begin = segment.start_step if segment is not None else start.step
             fresh = f"none @{begin:,}" if begin else "fresh"
-            origin = {"fresh": fresh, "resume": f"@{start.step:,}", "fork": f"⑂ {start.step:,}"}[start.kind]
+            origin = {"fresh": fresh, "resume": f"@{start.step:,}", "fork": f"fork @{start.step:,}"}[start.kind]
             cells: tuple[Cell, ...] = (
                 Cell(str(session.ordinal), "strong"),
                 shown_state,
