@@ -137,6 +137,19 @@ def test_no_color_means_not_one_colour_code(terminal, run_dir: Path) -> None:
     term.wait("LEFT 0")
 
 
+def test_sixteen_colours_are_asked_for_by_name(terminal, run_dir: Path) -> None:
+    term = terminal((80, 24), TERM="xterm")
+    term.start("tui", str(run_dir))
+    term.wait(r"s2 exact")
+    term.keys("n", "7")
+    term.wait("session ended")
+    text = term.text(escapes=True)
+    assert re.search(r"\x1b\[[0-9;]*3[0-7]m", text)
+    assert not re.search(r"\x1b\[(?:[0-9;]*;)?[34]8;[25];", text)
+    term.keys("q")
+    term.wait("LEFT 0")
+
+
 def test_a_dumb_terminal_is_refused_with_what_to_use_instead(run_dir: Path) -> None:
     env = dict(os.environ) | {"TERM": "dumb"}
     done = subprocess.run(

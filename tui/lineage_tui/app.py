@@ -93,7 +93,6 @@ class Options:
     Attributes:
         max_builds_hz: pictures built in a second at most, whatever arrives.
         follow_hz: how often a live run is drawn.
-        hover: whether the mouse moves a cursor just by being there.
         state_dir: where choices and the log of crashes go; None keeps nothing.
     """
 
@@ -101,7 +100,6 @@ class Options:
     background: Background = "dark"
     max_builds_hz: float = 20.0
     follow_hz: float = 10.0
-    hover: bool = True
     state_dir: Path | None = None
     clock: Callable[[], float] = field(default=time.time, compare=False)
 

@@ -134,7 +134,6 @@ def _run_app(target: Target, terminal: Terminal, args: argparse.Namespace) -> st
         background=args.theme or terminal.background,
         max_builds_hz=max(20.0, follow_hz),
         follow_hz=follow_hz,
-        hover=not terminal.ssh,
         state_dir=state_dir(os.environ),
     )
     app = LineageApp(target.run_dir, target.folder, options)
