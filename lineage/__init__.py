@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lineage.capture.data import fingerprint_files
-    from lineage.checkpoint.loaders import ResumableSampler
+    from lineage.checkpoint.sampler import ResumableSampler
     from lineage.errors import (
         CheckpointError,
         DamagedError,
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "ResumableSampler": "lineage.checkpoint.loaders",
+    "ResumableSampler": "lineage.checkpoint.sampler",
     "Run": "lineage.trainer.run",
     "RunView": "lineage.view",
     "Series": "lineage.view",

@@ -22,16 +22,7 @@ from typing import Any, Final
 import torch
 
 from lineage.checkpoint import audit, rng
-from lineage.checkpoint.components import (
-    FAMILIES,
-    Component,
-    GeneratorComponent,
-    ModuleComponent,
-    ObjectComponent,
-    OptimizerComponent,
-    ScalerComponent,
-    SchedulerComponent,
-)
+from lineage.checkpoint.components import FAMILIES, Component, GeneratorComponent, ObjectComponent
 from lineage.checkpoint.errors import (
     PoisonedError,
     SaveRefusedError,
@@ -39,6 +30,9 @@ from lineage.checkpoint.errors import (
     UnsupportedStateError,
 )
 from lineage.checkpoint.loaders import LoaderComponent, is_stateful_dataloader, loader_component
+from lineage.checkpoint.modules import ModuleComponent
+from lineage.checkpoint.optimizers import OptimizerComponent
+from lineage.checkpoint.schedulers import ScalerComponent, SchedulerComponent
 from lineage.checkpoint.tensors import DTYPE_NAMES
 from lineage.errors import UsageError
 from lineage_schemas import checkpoint as schema

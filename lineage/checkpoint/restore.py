@@ -26,16 +26,7 @@ from pydantic import ValidationError
 
 from lineage.checkpoint import compare, ledger, rng, tensorfile
 from lineage.checkpoint.compare import Mode, Rule, Side
-from lineage.checkpoint.components import (
-    GeneratorComponent,
-    ModuleComponent,
-    OptimizerComponent,
-    Problem,
-    Saved,
-    ScalerComponent,
-    SchedulerComponent,
-    require_wire,
-)
+from lineage.checkpoint.components import GeneratorComponent, Problem, Saved, require_wire
 from lineage.checkpoint.discover import Candidate, Discovery
 from lineage.checkpoint.errors import (
     ArtifactError,
@@ -46,11 +37,14 @@ from lineage.checkpoint.errors import (
     ResumeRefusedError,
 )
 from lineage.checkpoint.loaders import LoaderComponent
+from lineage.checkpoint.modules import ModuleComponent
+from lineage.checkpoint.optimizers import OptimizerComponent
 from lineage.checkpoint.quarantine import quarantine
 from lineage.checkpoint.registry import Registry
+from lineage.checkpoint.schedulers import ScalerComponent, SchedulerComponent
+from lineage.checkpoint.staging import load_artifact, load_files
 from lineage.checkpoint.store import STATE_FORMAT, Experiment
-from lineage.checkpoint.tensorfile import Header, TensorSpec
-from lineage.checkpoint.tensors import DTYPES, bytes_of, empty_for
+from lineage.checkpoint.tensors import DTYPES
 from lineage.errors import FormatError, LineageError, NewerFormatError
 from lineage.layout import RunDir
 from lineage_schemas import checkpoint as schema
@@ -464,49 +458,6 @@ def _blames(plan: RestorePlan) -> bool:
 def _set_aside(candidate: Candidate, reason: str) -> None:
     with contextlib.suppress(OSError):  # a read-only run can still refuse
         quarantine(RunDir(candidate.path.parent.parent), candidate.manifest, reason)
-
-
-def load_files(candidate: Candidate, *, rank: int = 0) -> dict[str, dict[str, torch.Tensor]]:
-    """Every tensor of a generation in fresh CPU memory, by component and name; all hashes right.
-
-    Raises:
-        ArtifactError, ManifestMismatchError: a file is not what the manifest says.
-    """
-    files: dict[str, dict[str, torch.Tensor]] = {}
-    for artifact in candidate.manifest.artifacts:
-        if artifact.rank != rank or artifact.component == "state":
-            continue
-        files[artifact.component] = load_artifact(candidate, artifact)
-    return files
-
-
-def load_artifact(candidate: Candidate, artifact: schema.Artifact) -> dict[str, torch.Tensor]:
-    """The tensors of one file, read and hashed in one pass."""
-    path = candidate.path / artifact.path
-    tensors: dict[str, torch.Tensor] = {}
-
-    def check(header: Header) -> None:
-        found = {spec.name: (spec.dtype, list(spec.shape)) for spec in header.tensors}
-        said = {name: (info.dtype, info.shape) for name, info in artifact.tensors.items()}
-        if found != said:
-            odd = sorted(set(found) ^ set(said)) or [n for n in said if found[n] != said[n]]
-            raise ManifestMismatchError(
-                f"header and manifest disagree on tensor {odd[0][:200]!r}", str(path), kind="header"
-            )
-        for spec in header.tensors:
-            if spec.dtype not in DTYPES:
-                raise ManifestMismatchError(f"this torch has no type {spec.dtype}", str(path), kind="header")
-            if not spec.num_bytes:
-                tensors[spec.name] = empty_for(spec)
-
-    def destination(spec: TensorSpec) -> memoryview:
-        tensors[spec.name] = empty_for(spec)
-        return bytes_of(tensors[spec.name])
-
-    tensorfile.read_tensors(
-        path, num_bytes=artifact.bytes, sha256=artifact.sha256, check=check, destination=destination
-    )
-    return tensors
 
 
 def _mutate(plan: RestorePlan, files: dict[str, dict[str, torch.Tensor]]) -> None:

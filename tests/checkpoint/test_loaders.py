@@ -12,7 +12,8 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from lineage.checkpoint import tree
 from lineage.checkpoint.components import Saved
 from lineage.checkpoint.errors import LoaderRefusedError
-from lineage.checkpoint.loaders import LoaderComponent, ResumableSampler, batch_digest, batch_length, loader_component
+from lineage.checkpoint.loaders import LoaderComponent, loader_component
+from lineage.checkpoint.sampler import ResumableSampler, batch_digest, batch_length
 
 
 class Numbers(Dataset[int]):

@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lineage.checkpoint.discover import discover
 from lineage.checkpoint.errors import SaveRefusedError, UndeclaredStateError, UnsupportedStateError
-from lineage.checkpoint.loaders import ResumableSampler
 from lineage.checkpoint.registry import Registry
 from lineage.checkpoint.restore import apply_restore, plan_restore
+from lineage.checkpoint.sampler import ResumableSampler
 from lineage.checkpoint.store import CheckpointStore
 from lineage.errors import UsageError
 from lineage_schemas.checkpoint import Position

@@ -26,9 +26,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from lineage.checkpoint.discover import discover
-from lineage.checkpoint.loaders import ResumableSampler
 from lineage.checkpoint.registry import Registry
 from lineage.checkpoint.restore import RestoreContext, restore_newest
+from lineage.checkpoint.sampler import ResumableSampler
 from lineage.checkpoint.store import CheckpointStore, SaveContext
 from lineage_schemas.checkpoint import Position, RecipePoint
 
