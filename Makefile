@@ -7,7 +7,7 @@ WORKERS ?= 2
 # Torch's threads of parallel test workers would otherwise spin while they wait for each other's cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test check lint types imports schemas pytest format bench screens docs clean
+.PHONY: demo test check lint types imports schemas pytest format bench bench-peers screens docs clean
 
 # The stamp is older than these files exactly when what is installed may not be what they say.
 $(STAMP): pyproject.toml constraints.txt
@@ -43,8 +43,12 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/python -m lineage_schemas.publish
 
+# Half an hour on two cores. The other trackers take part when `make bench-peers` has installed them (3 GB).
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --json benchmarks/results/latest
+
+bench-peers: $(STAMP)
+	$(BIN)/python -m benchmarks.peers.install
 
 # In an environment of its own: the pages are made from the text of the code, so neither torch nor a test tool is needed.
 DOCS := build/docs-venv

@@ -7,6 +7,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 Figure: TypeAlias = float | int | str | bool | None
@@ -79,4 +80,6 @@ def machine() -> dict[str, Figure]:
         "system": platform.system(),
         "kernel": platform.release(),
         "python": sys.version.split()[0],
+        "date": datetime.now(UTC).date().isoformat(),
+        "load_1m": round(os.getloadavg()[0], 1),
     }

@@ -14,8 +14,12 @@ from pathlib import Path
 from benchmarks.report import Figure, Report
 from benchmarks.synthetic import write_run
 
-TITLE = "Starting"
 RUNS = 1000
+BARE = "python -c pass"
+_TRAIN = (
+    "import lineage; run = lineage.init('fresh', name='x', recipe={'lr': 3e-4}, resume='never'); "
+    "run.log(loss=1.0); run.finish()"
+)
 
 
 def measure(words: list[str], cwd: Path) -> tuple[float, float]:
@@ -31,9 +35,10 @@ def measure(words: list[str], cwd: Path) -> tuple[float, float]:
 
 
 def run(*, quick: bool = False) -> Report:
-    """Medians of interleaved starts."""
+    """Interleaved starts: the fastest on the wall, since everything else on the machine only adds; medians of CPU."""
     rounds, num_runs = (5, 100) if quick else (15, RUNS)
-    folder = Path(tempfile.mkdtemp(prefix="lineage-start-"))
+    folder = Path(tempfile.mkdtemp(prefix="bench-start-", dir=Path.cwd()))
+    listing = f"lineage ls, {num_runs:,} runs"
     try:
         made = write_run(folder / "one", steps=300, sessions=3)
         for number in range(num_runs):
@@ -42,11 +47,14 @@ def run(*, quick: bool = False) -> Report:
             for name in ("run.json", "metrics.jsonl"):
                 (copy / name).hardlink_to(made / name)
         commands = {
-            "python -c pass": ["-c", "pass"],
+            BARE: ["-c", "pass"],
             "import lineage": ["-c", "import lineage"],
+            "import lineage; lineage.init": ["-c", "import lineage; lineage.init"],
+            "init, one log, finish": ["-c", _TRAIN],
+            "import lineage; lineage.read": ["-c", "import lineage; lineage.read"],
             "lineage --help": ["-m", "lineage", "--help"],
             "lineage show RUN": ["-m", "lineage", "show", str(made)],
-            f"lineage ls, {num_runs:,} runs": ["-m", "lineage", "ls", "runs"],
+            listing: ["-m", "lineage", "ls", "runs"],
         }
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for _ in range(rounds):
@@ -54,17 +62,27 @@ def run(*, quick: bool = False) -> Report:
                 found[name].append(measure(words, folder))
     finally:
         shutil.rmtree(folder)
-    medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in found.items()}
-    bare = medians["python -c pass"]
+    wall = {name: min(taken for taken, _ in turns) for name, turns in found.items()}
+    cpu = {name: statistics.median(spent for _, spent in turns) for name, turns in found.items()}
     rows: list[dict[str, Figure]] = [
-        {"what": name, "ms over bare": wall - bare[0], "ms": wall, "CPU ms": cpu}
-        for name, (wall, cpu) in medians.items()
+        {
+            "what": name,
+            "ms over bare": wall[name] - wall[BARE],
+            "CPU ms over bare": cpu[name] - cpu[BARE],
+            "ms": wall[name],
+            "CPU ms": cpu[name],
+        }
+        for name in commands
     ]
-    over = {name: wall - bare[0] for name, (wall, _) in medians.items()}
-    goals = {
-        "import lineage in at most 100 ms over a bare interpreter": over["import lineage"] <= 100,
-        "lineage --help in at most 150 ms over a bare interpreter": over["lineage --help"] <= 150,
-        f"lineage ls over {num_runs:,} runs in under 1 s": medians[f"lineage ls, {num_runs:,} runs"][0] < 1000,
-    }
-    notes = [f"{rounds} rounds, files in the page cache; CPU is what a busy machine leaves comparable"]
-    return Report(TITLE, rows, goals, notes)
+    imported, helped = (wall[name] - wall[BARE] for name in ("import lineage", "lineage --help"))
+    report = Report("start: what a process costs before it does anything", rows)
+    report.goals[f"import lineage in at most 100 ms over a bare interpreter ({imported:.0f} ms)"] = imported <= 100
+    report.goals[f"lineage --help in at most 150 ms over a bare interpreter ({helped:.0f} ms)"] = helped <= 150
+    report.goals[f"lineage ls over {num_runs:,} runs in under 1 s ({wall[listing] / 1000:.2f} s)"] = (
+        wall[listing] < 1000
+    )
+    report.notes += [
+        f"the fastest of {rounds} interleaved rounds on the wall, the median of processor time; files in the page cache",
+        "lineage.init is loaded when it is first used: the schemas and pydantic come with it, torch does not",
+    ]
+    return report
