@@ -41,7 +41,7 @@ class Report:
 
     def table(self) -> str:
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
-        cells = [columns, *([_cell(row.get(name)) for name in columns] for row in self.rows)]
+        cells = [columns, *([cell(row.get(name)) for name in columns] for row in self.rows)]
         widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
         lines = [self.title, ""]
         for line in cells:
@@ -52,7 +52,7 @@ class Report:
         return "\n".join(lines) + "\n" + "".join(f"\n{report.table()}" for report in self.more)
 
 
-def _cell(value: Figure) -> str:
+def cell(value: Figure) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
