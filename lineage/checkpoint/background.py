@@ -156,7 +156,8 @@ class BackgroundSaver:
                     pinned = live.device.type == "cuda"
                     buffer = torch.empty(live.shape, dtype=live.dtype, device="cpu", pin_memory=pinned)
                     self._buffers[key] = buffer
-                buffer.copy_(live.detach(), non_blocking=True)
+                # Only into pinned memory: elsewhere "non-blocking" may mean that nobody waits for the copy.
+                buffer.copy_(live.detach(), non_blocking=live.device.type == "cuda")
                 devices.add(live.device)
                 tensors[name] = buffer
         for device in devices:

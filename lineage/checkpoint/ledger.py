@@ -24,6 +24,7 @@ from lineage_schemas.checkpoint import LedgerLine
 
 Action = Literal["committed", "verified", "restored", "drilled", "pinned", "unpinned", "quarantined", "deleted"]
 
+_LOCK_WAIT_S: Final = 2.0
 MAX_LEDGER_BYTES: Final = 64 << 20
 
 
@@ -53,7 +54,7 @@ def append(
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "the ledger is no plain file", str(path))
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _lock(fd)
         size = os.fstat(fd).st_size
         if size and os.pread(fd, 1, size - 1) != b"\n":
             data = b"\n" + data  # what a crash left unfinished ends here, as a line of its own
@@ -63,6 +64,23 @@ def append(
     finally:
         os.close(fd)
     return line
+
+
+def _lock(fd: int) -> None:
+    """Wait for the others, but not for one that was stopped while it held the lock: a save must not hang on evidence.
+
+    Without the lock the line is still one write at the end of the file; only a torn line before it may go unseen.
+    """
+    given_up = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > given_up:
+                return
+            time.sleep(0.005)
+        else:
+            return
 
 
 def read(path: Path) -> list[LedgerLine]:

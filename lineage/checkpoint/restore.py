@@ -398,11 +398,13 @@ def apply_restore(plan: RestorePlan) -> Restored:
     with _poisoning(plan.registry, plan.candidate if _blames(plan) else None, what):
         _mutate(plan, files)
     applied = time.perf_counter()
-    run_dir = RunDir(plan.candidate.path.parent.parent)
+    run_dir = _run_of(plan.candidate)
 
     def note(details: dict[str, Any]) -> None:
         # Evidence only: a read-only disk must not stop a resume.
         with contextlib.suppress(OSError):
+            if run_dir is None:
+                return
             ledger.append(
                 run_dir.ledger, "restored", plan.candidate.name, session=plan.context.session, details=details
             )
@@ -456,8 +458,16 @@ def _blames(plan: RestorePlan) -> bool:
 
 
 def _set_aside(candidate: Candidate, reason: str) -> None:
+    run_dir = _run_of(candidate)
     with contextlib.suppress(OSError):  # a read-only run can still refuse
-        quarantine(RunDir(candidate.path.parent.parent), candidate.manifest, reason)
+        if run_dir is not None:
+            quarantine(run_dir, candidate.manifest, reason)
+
+
+def _run_of(candidate: Candidate) -> RunDir | None:
+    """The run whose ledger speaks of a generation; None for a folder that lies somewhere else."""
+    root = candidate.path.absolute().parent
+    return RunDir(root.parent) if root.name == "checkpoints" else None
 
 
 def _mutate(plan: RestorePlan, files: dict[str, dict[str, torch.Tensor]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import threading
 from pathlib import Path
@@ -277,6 +278,30 @@ def test_many_processes_append_whole_lines(tmp_path: Path) -> None:
     assert len(lines) == 200
     for child in range(4):
         assert [line.details["n"] for line in lines if line.checkpoint == f"g{child}"] == list(range(50))
+
+
+def test_a_process_stopped_with_the_lock_in_its_hand_hangs_no_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    ledger.append(path, "pinned", "a")
+    monkeypatch.setattr(ledger, "_LOCK_WAIT_S", 0.05)
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        ledger.append(path, "pinned", "b")
+    assert [line.checkpoint for line in ledger.read(path)] == ["a", "b"]
+
+
+def test_a_generation_moved_out_of_its_run_writes_into_no_other_folder(
+    run_dir: Path, tmp_path: Path, tiny: Any, contexts: Any
+) -> None:
+    source = discover(run_dir).candidates[0]
+    moved = tmp_path / "backup" / source.name
+    moved.parent.mkdir()
+    (tmp_path / "checkpoints").mkdir()
+    source.path.rename(moved)
+    apply_restore(plan_restore(read_candidate(moved), tiny.registry, contexts[1]())).finish()
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 # ---- quarantine ------------------------------------------------------------------------------------------------------
