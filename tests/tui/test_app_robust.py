@@ -320,3 +320,31 @@ def test_the_crash_of_a_screen_is_logged_and_told_in_one_sentence(run_dir, runs_
     log = (tmp_path / "state" / "tui.log").read_text()
     assert "ZeroDivisionError" in log
     assert "action_zoom" in log
+
+
+def test_a_diff_asked_for_on_a_boundary_is_of_the_session_that_begins_there(drive, run_dir, runs_dir, wait) -> None:
+    async def script(app, pilot):
+        await pilot.press("right_curly_bracket")
+        await pilot.pause(0.1)
+        await pilot.press("d")
+        await wait(app, pilot, lambda: app.screen.place == "diff" and app.screen._found is not None)
+        assert app.screen._sides.labels == ("s1", "s2")
+
+    drive(script, run_dir, runs_dir)
+
+
+def test_the_careless_restart_of_the_samples_is_found_in_two_keys(drive, tmp_path, wait, text_of) -> None:
+    """The first thing a newcomer should find: why the loss of that run jumped, with nobody telling where to look."""
+    samples = Path(__file__).resolve().parents[2] / "sample_runs"
+    folder = tmp_path / "samples"
+    shutil.copytree(samples, folder, ignore=shutil.ignore_patterns(".cache"))
+
+    async def script(app, pilot):
+        await pilot.press("enter", "8")
+        await wait(app, pilot, lambda: app.screen.place == "explain" and app.screen._changes is not None)
+        await pilot.pause(0.1)
+        text = " ".join(" ".join(text_of(app)).split())
+        assert "session 2 did not carry on the same experiment" in text
+        assert "no checkpoint was restored" in text
+
+    drive(script, None, folder, (80, 24))

@@ -573,9 +573,11 @@ class RunScreen(LineageScreen):
         snapshot, step = self.lineage.snapshot, self.cursor_step()
         if snapshot is None or step is None:
             return
-        session = snapshot.session_at(step)
-        if session is not None:
-            self.lineage.open_diff(session.id)
+        # On a boundary a person means the session that begins there, not the last step of the one before.
+        begun = [s.session for s in snapshot.segments if s.ordinal > 1 and s.start_step == step]
+        found = snapshot.session_at(step)
+        if begun or found is not None:
+            self.lineage.open_diff(str(begun[-1]) if begun else found.id if found is not None else "")
 
     def step_back(self) -> bool:
         looking = self.looking
