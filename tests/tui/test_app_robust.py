@@ -348,3 +348,41 @@ def test_the_careless_restart_of_the_samples_is_found_in_two_keys(drive, tmp_pat
         assert "no checkpoint was restored" in text
 
     drive(script, None, folder, (80, 24))
+
+
+def test_pages_over_a_screen_survive_one_cell(drive, run_dir, runs_dir, wait, text_of) -> None:
+    async def script(app, pilot):
+        for key in ("question_mark", "m", "exclamation_mark", "colon"):
+            await pilot.press(key)
+            await pilot.pause(0.1)
+            before = text_of(app)
+            for size in ((1, 1), (5, 3), (120, 40)):
+                await pilot.resize_terminal(*size)
+                await pilot.pause(0.08)
+            await pilot.pause(0.1)
+            if key != "colon":
+                assert text_of(app) == before, key
+            await pilot.press("escape")
+            await pilot.pause(0.1)
+        assert app.screen.place == "run"
+
+    drive(script, run_dir, runs_dir)
+
+
+def test_the_wheel_zooms_every_chart_at_the_pointer(drive, run_dir, runs_dir, wait) -> None:
+    from textual.events import MouseScrollUp
+
+    async def script(app, pilot):
+        chart = app.screen.charts[1]
+        frame = chart.frame
+        column = frame.plot.x + frame.plot.width // 4
+        at = frame.x_at(column)
+        chart.post_message(MouseScrollUp(chart, column, 5, 0, -1, 0, shift=False, meta=False, ctrl=False))
+        await wait(app, pilot, lambda: app.screen.looking.x0 is not None)
+        looking = app.screen.looking
+        assert looking.x0 <= at <= looking.x1
+        assert app.screen.pane == 1
+        await pilot.pause(0.1)
+        assert {one.view.x0 for one in app.screen.charts[:2]} == {looking.x0}
+
+    drive(script, run_dir, runs_dir)

@@ -6,8 +6,9 @@ A widget of its own, so that moving the cursor does not send whole rows of the c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from textual.content import Content
@@ -136,6 +137,12 @@ class Readout(Static):
     def __init__(self, *, ascii_only: bool = False) -> None:
         super().__init__(id="readout")
         self._ascii = ascii_only
+        self._again: Callable[[], None] | None = None
+
+    def on_resize(self) -> None:
+        """More or fewer lines: say it again."""
+        if self._again is not None:
+            self._again()
 
     def show(
         self,
@@ -150,6 +157,17 @@ class Readout(Static):
         overlaid: bool = False,
     ) -> None:
         """Say it; what does not fit the lines there are is left out from the end."""
+        self._again = partial(
+            self.show,
+            lines=lines,
+            events=events,
+            stats=stats,
+            session=session,
+            names=names,
+            focused=focused,
+            page=page,
+            overlaid=overlaid,
+        )
         width = max(self.size.width - 2, 1)
         rows = [self._values(lines, session, names, focused, page, width, overlaid=overlaid)]
         if stats is not None:
