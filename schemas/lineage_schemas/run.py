@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from lineage_schemas.base import ClosedRecord, Digest, Format, Number, Record, Sha256
 from lineage_schemas.checkpoint import Finding, RejectedCandidate
@@ -247,3 +247,12 @@ class Run(Record):
     parent: Parent | None = None
     sessions: list[Session] = []
     environments: dict[Digest, Environment] = {}
+
+    @model_validator(mode="after")
+    def _tell_sessions_apart(self) -> Self:
+        """No two sessions share an id or an ordinal: a history of such ones could go in a circle."""
+        for name in ("id", "ordinal"):
+            values = [getattr(session, name) for session in self.sessions]
+            if len(set(values)) != len(values):
+                raise ValueError(f"two sessions have the same {name}")
+        return self
