@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RefError,
         UsageError,
     )
+    from lineage.trainer.continuity import ContinuationDivergedError
     from lineage.trainer.run import Run
     from lineage.trainer.start import init
     from lineage.view import RunView, Series, read
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointError",
+    "ContinuationDivergedError",
     "DamagedError",
     "FormatError",
     "LineageError",
@@ -49,6 +51,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "ContinuationDivergedError": "lineage.trainer.continuity",
     "ResumableSampler": "lineage.checkpoint.sampler",
     "Run": "lineage.trainer.run",
     "RunView": "lineage.view",

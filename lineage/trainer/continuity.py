@@ -133,7 +133,7 @@ class Proof:
     """
 
     def __init__(
-        self, before: Before, recorder: Recorder, policy: ContinuationPolicy, alert: Callable[..., object]
+        self, before: Before, recorder: Recorder, policy: ContinuationPolicy, alert: Callable[..., object] | None
     ) -> None:
         """Take up what the log told.
 
@@ -141,7 +141,8 @@ class Proof:
             before: what there is to compare with.
             recorder: writes the verdict, to the log and to run.json.
             policy: `"warn"` or `"stop"`.
-            alert: `alert(code, message, severity=, details=)`, called at most once a code.
+            alert: `alert(code, message, severity=, details=)`, called at most once a code; None where nobody claims to
+                continue anything, so that the verdict is recorded and no one is called.
         """
         from lineage.history.alerts import LossJump
 
@@ -218,6 +219,8 @@ class Proof:
         if difference is None or verdict is None:
             return
         message = f"the continuation diverged: {verdict.reason}"
+        if self._alert is None:
+            return
         self._alert("diverged", message, severity="error", details=difference.to_wire())
         if self._policy == "stop":
             raise ContinuationDivergedError(
@@ -228,5 +231,5 @@ class Proof:
             )
 
     def _say(self, alert: Alert | None) -> None:
-        if alert is not None:
+        if alert is not None and self._alert is not None:
             self._alert(alert.code, alert.message, details=alert.details)

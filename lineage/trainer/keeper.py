@@ -98,16 +98,25 @@ class Keeper:
 
     # -- declaring -------------------------------------------------------------------------------------------------
 
-    def track(self, objects: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    def track(self, objects: Mapping[str, Any], family: str | None = None) -> Iterator[tuple[str, Any, str]]:
         """Register objects; (name, object, family) of each, containers taken apart. None values are passed over."""
         registry = self._opened()
         for given, value in objects.items():
             for name, obj in _flat(given, value):
-                component = registry.track(name, obj)
+                component = registry.track(name, obj, family)
                 yield name, obj, component.family
 
     def absent(self, what: str, reason: str) -> None:
         self._opened().absent(what, reason)
+
+    def seal(self) -> None:
+        """Close the set of what is tracked and audit it, if anything is: now, and not at the first save hours later.
+
+        Raises:
+            UndeclaredStateError: stateful objects that nobody declared, with the paths to them.
+        """
+        if self._registry is not None and self._registry.components and self._recorder.facts.world == 1:
+            self._registry.seal()
 
     def generators(self) -> list[Any]:
         """Random generators beside the global ones."""

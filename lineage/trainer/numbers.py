@@ -12,7 +12,7 @@ def plain(value: Any) -> float | int | None:
     """A plain number, or None for something that is no single number.
 
     Tensors and arrays of one element are read with `.item()`: for a tensor on a device this waits for the device,
-    which is the price of logging it on this step (docs/guide: log every N steps to pay it less often).
+    which is the price of logging it on this step; `log_every` pays it less often (docs/guide/loop.md, "Logging").
     """
     if hasattr(value, "item"):
         try:

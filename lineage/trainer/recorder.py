@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lineage.log.writer import LogWriter
 from lineage_schemas.events import FORMAT
-from lineage_schemas.run import Continuation, Parent, Source, Start
+from lineage_schemas.run import Continuation, Parent, Source, Start, Tolerance
 
 if TYPE_CHECKING:
     from lineage.layout import RunDir
@@ -31,6 +31,20 @@ def warn(message: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write(f"lineage: {message}\n")
         sys.stderr.flush()
+
+
+def default_tolerance(device: object) -> Tolerance:
+    """What a continuation may differ by when nobody said: nothing on a CPU, a thousandth on an accelerator.
+
+    On one CPU with the same number of threads the usual kernels give the same bits again; on an accelerator many sum in
+    an order of their own (docs/continuation.md, "Choosing a tolerance").
+
+    Args:
+        device: kind of the device that the tracked module is on; None where nothing is tracked.
+    """
+    if device in (None, "cpu"):
+        return Tolerance(reason="default: exact on a CPU")
+    return Tolerance(rtol=1e-3, reason=f"default: kernels on {device} need not sum in the same order twice")
 
 
 class Recorder:
@@ -90,7 +104,7 @@ class Recorder:
             argv=facts.argv,
             runtime=runtime,
             data=facts.data,
-            tolerance=facts.tolerance,
+            tolerance=facts.tolerance or default_tolerance(runtime.get("device")),
             rank=facts.rank,
             world=facts.world,
         )

@@ -141,9 +141,29 @@ class Run:
             elif family == "scaler":
                 self._scalers.add(name, obj)
 
-    def absent(self, family: str, reason: str) -> None:
-        """Declare that a family of state does not exist in this training, and why."""
-        self._keeper.absent(family, reason)
+    def track_as(self, family: str, **objects: Any) -> None:
+        """Register objects as of a family that cannot be told from them: `track_as("loader", stream=my_stream)`.
+
+        Args:
+            family: `"loader"` for one with `state_dict`, `load_state_dict` and an absolute sample count, `"ema"` for a
+                module that averages another, or a word of your own.
+            objects: by name, as for `track`.
+
+        Raises:
+            UsageError, CheckpointError: as `track`.
+        """
+        for _ in self._keeper.track(objects, family):
+            pass
+
+    def absent(self, what: str, reason: str) -> None:
+        """Declare that something has no state to save here, and why; the reason is stored in every manifest.
+
+        Args:
+            what: a family (`"loader"`), or the path that `UndeclaredStateError` names (`"model.cache"`,
+                `"<in memory>.StepLR"`): one such object is excused, not its family.
+            reason: why nothing of it could change the next step.
+        """
+        self._keeper.absent(what, reason)
 
     def restore(self) -> Restored | None:
         """Put the whole training state back, or start fresh where there is nothing to put back.
@@ -173,6 +193,7 @@ class Run:
             endings.forget(self)
             raise
         if restored is None:
+            self._keeper.seal()
             self._begin()
             return None
         position = restored.position
@@ -276,7 +297,9 @@ class Run:
             self.step = start
         self._begin()
         self._steps_known = True
-        self._preemption.install()
+        if self._recorder.facts.world == 1:
+            # One rank that leaves alone would have the others wait for it; with several, signals keep their meaning.
+            self._preemption.install()
         self._clock.lap()
         try:
             while self.step < total and self._ended is None:
@@ -472,6 +495,9 @@ class Run:
         session = self._recorder.store.session
         if self._policy == "off" or session is None:
             return
+        from_scratch = session.start.kind == "fresh" and session.start.step == 0
+        if from_scratch and not self._keeper.can_save():
+            return  # a script that only logs claims to continue nothing
         restored = self._keeper.restored
         proven = list(restored.proven) if restored else []
         try:
@@ -480,7 +506,8 @@ class Run:
             self._recorder.warn(f"the continuation is not compared while training: {error}")
             return
         if before is not None:
-            self._proof = Proof(before, self._recorder, self._policy, self._alert)
+            alert = None if from_scratch else self._alert
+            self._proof = Proof(before, self._recorder, self._policy, alert)
             scheduled = restored is not None and self._keeper.has_schedule()
             expected_lr = restored.expected_lr if restored and scheduled else None
             self._proof.begin(self.step, expected_lr, every_step=self._log_every == 1)

@@ -47,7 +47,10 @@ class SilentRun(Run):
     def track(self, **objects: Any) -> None:
         pass
 
-    def absent(self, family: str, reason: str) -> None:
+    def track_as(self, family: str, **objects: Any) -> None:
+        pass
+
+    def absent(self, what: str, reason: str) -> None:
         pass
 
     def restore(self) -> None:

@@ -72,7 +72,7 @@ def init(
         continuation: what to do when a resumed session trains a step another way than it was trained before:
             `"warn"` (an alert), `"stop"` (raise at that step), `"off"` (do not compare).
         tolerance: what the continuation may differ by, declared before it trains: a relative tolerance, or a
-            `Tolerance`. None is exact.
+            `Tolerance`. None is exact on a CPU and a thousandth on an accelerator; the session says which.
         writer_rank: the rank that writes; on every other rank the run is a no-op.
         log_every: write every Nth step only; the others cost no device sync.
         witness_steps: steps after a start and after each checkpoint that carry a witness.

@@ -73,6 +73,7 @@ def test_the_public_names_are_these_and_no_others():
     """A change here is a change of the public API: it belongs in the CHANGELOG."""
     assert lineage.__all__ == [
         "CheckpointError",
+        "ContinuationDivergedError",
         "DamagedError",
         "FormatError",
         "LineageError",

@@ -382,3 +382,88 @@ def test_a_loop_that_counts_from_one_again_after_a_restore_has_diverged_at_its_s
     run.finish()
     (verdict,) = events_of(run, "continuation")
     assert (verdict["verdict"], verdict["first_difference"]["field"]) == ("diverged", "start_step")
+
+
+def test_a_script_that_only_logs_and_starts_again_is_told_nothing(start, abandon, events_of, capsys) -> None:
+    for losses in ((1.0, 2.0), (3.0, 4.0, 5.0)):
+        run = start()
+        for loss in losses:
+            run.log(loss=loss)
+        abandon(run)
+    assert not events_of(run, "alert")
+    assert not events_of(run, "continuation")
+    assert not capsys.readouterr().err
+
+
+def test_starting_from_scratch_in_the_same_run_is_compared_and_alarms_nobody(make, start, abandon, events_of) -> None:
+    for seed in (0, 1):
+        trainer, run = make(seed=seed), start()
+        trainer.track(run)
+        run.restore()
+        trainer.train(run, 30, stop_after=5)
+        abandon(run)
+    assert [e["verdict"] for e in events_of(run, "continuation")] == ["diverged"]
+    assert not events_of(run, "alert")
+
+
+def test_state_that_nobody_declared_is_told_before_the_first_step(make, start) -> None:
+    trainer, run = make(), start()
+    run.track(model=trainer.model, optimizer=trainer.optimizer, train_loader=trainer.loader, scaler=trainer.scaler)
+    with pytest.raises(lineage.CheckpointError, match="ExponentialLR"):
+        run.restore()
+
+
+def test_a_stream_of_the_users_own_is_tracked_as_a_loader(start, abandon) -> None:
+    class Stream:
+        def __init__(self) -> None:
+            self.num_samples = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"num_samples": self.num_samples}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.num_samples = state["num_samples"]
+
+        def __iter__(self):
+            while True:
+                self.num_samples += 1
+                yield torch.full((1, 2), float(self.num_samples))
+
+    def begin() -> tuple[lineage.Run, Stream, torch.nn.Module]:
+        run, stream, model = start(), Stream(), torch.nn.Linear(2, 1)
+        run.track(model=model)
+        run.track_as("loader", stream=stream)
+        run.absent("optimizer", "nothing is updated in this test")
+        run.restore()
+        return run, stream, model
+
+    run, stream, model = begin()
+    batches = run.batches(stream)
+    for step in run.steps(8):
+        run.log(loss=model(next(batches)).sum())
+        if step == 4:
+            run.checkpoint()
+        if step == 6:
+            break
+    abandon(run)
+    run, stream, model = begin()
+    assert next(run.batches(stream))[0, 0] == 5.0
+
+
+@pytest.mark.parametrize(("given", "rtol"), [(None, 0.0), (1e-5, 1e-5)])
+def test_the_tolerance_of_a_continuation_is_in_the_record_declared_or_not(make, start, given, rtol) -> None:
+    trainer, run = make(), start(tolerance=given)
+    trainer.track(run)
+    run.restore()
+    run.finish()
+    tolerance = lineage.read(run.path).record.sessions[0].tolerance
+    assert tolerance is not None
+    assert tolerance.rtol == rtol
+    assert bool(tolerance.reason) is (given is None)
+
+
+def test_an_accelerator_has_a_stated_relative_tolerance_by_default() -> None:
+    from lineage.trainer.recorder import default_tolerance
+
+    assert default_tolerance("cuda").rtol == 1e-3
+    assert "cuda" in default_tolerance("cuda").reason
