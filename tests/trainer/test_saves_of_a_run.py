@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 
 import pytest
@@ -164,3 +165,35 @@ def test_another_order_of_the_data_is_refused_forks_and_can_be_taken_responsibil
     forced = begin(resume=run.id, allow=["loader.train_loader.*"])
     assert forced.id == run.id
     assert lineage.read(run.path).record.sessions[-1].start.forced
+
+
+def test_a_flipped_bit_in_the_newest_generation_is_found_and_the_one_before_is_taken_with_the_reason(
+    make, start, abandon, capsys
+) -> None:
+    from lineage.cli import main
+
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 30, stop_after=25)
+    abandon(run)
+    assert main(["verify", str(run.path)]) == 0
+    newest = max((run.path / "checkpoints").glob("step-*"))
+    artifact = newest / "optim.r00000.safetensors"
+    data = bytearray(artifact.read_bytes())
+    data[-1] ^= 1
+    artifact.write_bytes(data)
+    capsys.readouterr()
+    assert main(["verify", str(run.path)]) == 1
+    told = capsys.readouterr().out
+    assert artifact.name in told
+    assert hashlib.sha256(data).hexdigest() in told
+    assert "expected" in told or "says" in told
+    trainer, run = make(), start(resume="must")
+    trainer.track(run)
+    restored = run.restore()
+    assert restored is not None
+    assert restored.position.step == 10
+    session = lineage.read(run.path).record.sessions[-1]
+    assert [r.name for r in session.start.rejected] == [newest.name]
+    assert artifact.name in session.start.rejected[0].reason
