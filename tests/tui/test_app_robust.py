@@ -346,6 +346,8 @@ def test_the_careless_restart_of_the_samples_is_found_in_two_keys(drive, tmp_pat
         text = " ".join(" ".join(text_of(app)).split())
         assert "session 2 did not carry on the same experiment" in text
         assert "no checkpoint was restored" in text
+        await pilot.press("2")
+        await wait(app, pilot, lambda: "s2 diverged @251" in " ".join(text_of(app)))
 
     drive(script, None, folder, (80, 24))
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import orjson
 import pytest
 
 import lineage
 from benchmarks.synthetic import write_run
+from lineage.history.evidence import audit_view
 from lineage.log.writer import encode_event
 from lineage_schemas.run import Continuation, FirstDifference
 from lineage_tui.build import AXES, chart_models, default_names, verdict_words
 from lineage_tui.plot import Memo, View, render
+
+SAMPLES = Path(__file__).resolve().parents[2] / "sample_runs"
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +273,19 @@ def test_steps_without_a_session_record_and_odd_events_do_not_stop_the_charts(fo
 )
 def test_verdicts_are_told_in_a_word_or_two(continuation, words):
     assert verdict_words(continuation) == words
+
+
+@pytest.mark.parametrize(("name", "label"), [("*-careless", "s2 diverged @251"), ("*-tiny-gpt", "s2 exact")])
+def test_a_boundary_says_what_the_log_proves_not_what_was_recorded(tmp_path, name, label):
+    """The careless restart recorded no verdict at all."""
+    sample = tmp_path / "run"
+    shutil.copytree(next(SAMPLES.glob(name)), sample, ignore=shutil.ignore_patterns(".cache"))
+    view = lineage.read(sample)
+    (told,) = chart_models(view, ["loss"], verdicts={str(row.session): row for row in audit_view(view)})
+    assert label in [line.label for line in told.lines]
+    if name == "*-careless":
+        (silent,) = chart_models(view, ["loss"])
+        assert "s2 fresh start" in [line.label for line in silent.lines]
 
 
 def test_a_learning_rate_is_never_smoothed_and_the_header_does_not_say_so(view):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -213,3 +215,11 @@ def test_plotting_loads_neither_textual_nor_torch(folder):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_boundary_carries_the_audited_verdict(tmp_path, capsys):
+    sample = next((Path(__file__).resolve().parents[2] / "sample_runs").glob("*-careless"))
+    folder = shutil.copytree(sample, tmp_path / "run", ignore=shutil.ignore_patterns(".cache"))
+    code, out, _ = plot(capsys, folder, "--metric", "loss")
+    assert code == 0
+    assert "s2 diverged @251" in out

@@ -34,6 +34,7 @@ from lineage_tui.plot.model import ChartModel, Floats, Ints, Mark, SeriesData, S
 from lineage_tui.plot.numbers import format_duration, format_short, format_value
 
 if TYPE_CHECKING:
+    from lineage.history.audit import ResumeAudit
     from lineage.view import RunView, Series
 
 Axis = Literal["step", "train", "wall", "tokens", "session"]
@@ -63,7 +64,13 @@ def default_names(available: Sequence[str]) -> list[str]:
     return names
 
 
-def chart_models(view: RunView, names: Sequence[str], x: Axis | str = "step") -> list[ChartModel]:
+def chart_models(
+    view: RunView,
+    names: Sequence[str],
+    x: Axis | str = "step",
+    *,
+    verdicts: Mapping[str, ResumeAudit] | None = None,
+) -> list[ChartModel]:
     """A chart for each name, in this order; a name that was never logged gives an empty chart.
 
     Args:
@@ -71,13 +78,15 @@ def chart_models(view: RunView, names: Sequence[str], x: Axis | str = "step") ->
         names: of `view.metrics`.
         x: one of `AXES`: steps, training time, wall time, tokens consumed (samples where no tokens were counted), or
             steps since each session's start, every session a curve of its own.
+        verdicts: by session id, how each carried on according to its log (`lineage.history.evidence.audit_view`);
+            they go before what the sessions recorded of themselves, and a careless restart recorded nothing.
     """
     builder = _BUILDERS.get(view)
     if builder is None:
         builder = _BUILDERS[view] = _Builder(view)
     if x not in AXES:
         raise ValueError(f"no x axis is called {x!r}; there are {', '.join(AXES)}")
-    return builder.models(names, x)
+    return builder.models(names, x, verdicts or {})
 
 
 class _Column:
@@ -176,7 +185,7 @@ class _Builder:
         self._settled = _Happenings()
         self._last_seen: dict[tuple[str, str], float] = {}  # by session and state
 
-    def models(self, names: Sequence[str], axis: Axis) -> list[ChartModel]:
+    def models(self, names: Sequence[str], axis: Axis, verdicts: Mapping[str, ResumeAudit]) -> list[ChartModel]:
         view = self._view()
         if view is None or not names:
             return []
@@ -206,7 +215,7 @@ class _Builder:
         happened.take(events, clock, len(events))
         last_seen = self._find_last_seen(view, happened.last_ts)
         gaps = _gaps(view, last_seen)
-        spans, lines = happened.all_spans(clock, gaps), _lines(view, clock, gaps, last_seen)
+        spans, lines = happened.all_spans(clock, gaps), _lines(view, clock, gaps, last_seen, verdicts)
         marks = tuple(happened.marks)
         offset = _utc_offset_s(view) if axis == "wall" else 0.0
         made: list[ChartModel] = []
@@ -533,7 +542,7 @@ def _gaps(view: RunView, last: Mapping[str, float]) -> list[_Gap]:
     return found
 
 
-def verdict_words(continuation: Continuation | None) -> str:
+def verdict_words(continuation: Continuation | ResumeAudit | None) -> str:
     """A verdict in a chart's words: exact, within tolerance, diverged @401, unproven; empty while there is none."""
     if continuation is None:
         return ""
@@ -542,7 +551,13 @@ def verdict_words(continuation: Continuation | None) -> str:
     return continuation.verdict.replace("_", " ")
 
 
-def _lines(view: RunView, clock: _Clock, gaps: Sequence[_Gap], last_seen: Mapping[str, float]) -> tuple[VLine, ...]:
+def _lines(
+    view: RunView,
+    clock: _Clock,
+    gaps: Sequence[_Gap],
+    last_seen: Mapping[str, float],
+    verdicts: Mapping[str, ResumeAudit],
+) -> tuple[VLine, ...]:
     """Where sessions began and died, and on axes that hide it, where time passed in between."""
     if clock.axis == "session":
         return ()
@@ -555,7 +570,7 @@ def _lines(view: RunView, clock: _Clock, gaps: Sequence[_Gap], last_seen: Mappin
         started = session.started_at.timestamp()
         if segment.ordinal > 1 or segment.start_step > 0:
             x = _boundary_x(clock, segment, started)
-            found.append(VLine(x, "boundary", _boundary_label(segment, session)))
+            found.append(VLine(x, "boundary", _boundary_label(segment, session, verdicts.get(session.id))))
         state = str(view.session_states.get(segment.session, ""))
         if state in DEATHS:
             x = clock.at(segment.session, float(segment.last_step), last_seen.get(segment.session, started))
@@ -576,9 +591,11 @@ def _boundary_x(clock: _Clock, segment: Segment, ts: float) -> float:
     return clock.at(segment.session, float(segment.start_step), ts)
 
 
-def _boundary_label(segment: Segment, session: Session) -> str:
-    words = verdict_words(session.continuation)
-    if not words and session.start.kind == "fresh":
+def _boundary_label(segment: Segment, session: Session, audited: ResumeAudit | None) -> str:
+    found = audited or session.continuation
+    words = verdict_words(found)
+    proven = found is not None and found.verdict != "unproven"
+    if not proven and session.start.kind == "fresh":  # says more than that nothing could be compared
         words = "fresh start" if segment.ordinal > 1 else ""
     elif not words and session.start.kind == "fork":
         words = "fork"

@@ -223,7 +223,7 @@ class RunFollower:
             metrics=metrics,
             events=tuple(view.events()),
             wanted=Wanted(names, wanted.x),
-            models=build_models(view, names, wanted.x),
+            models=build_models(view, names, wanted.x, self._resumes),
             last_step=view.last_step,
             resumes=self._resumes,
             num_bytes=view.size_bytes,
@@ -233,11 +233,13 @@ class RunFollower:
         )
 
 
-def build_models(view: RunView, names: tuple[str, ...], x: str) -> Mapping[str, ChartModel]:
+def build_models(
+    view: RunView, names: tuple[str, ...], x: str, verdicts: Mapping[str, ResumeAudit]
+) -> Mapping[str, ChartModel]:
     """A chart for each name, in this order."""
     from lineage_tui.build import chart_models
 
-    return dict(zip(names, chart_models(view, names, x), strict=True)) if names else {}
+    return dict(zip(names, chart_models(view, names, x, verdicts=verdicts), strict=True)) if names else {}
 
 
 def _damage(item: Any, view: RunView) -> Problem:

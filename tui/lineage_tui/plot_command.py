@@ -15,6 +15,7 @@ from lineage.cli.output import Output
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lineage.history.audit import ResumeAudit
     from lineage.view import RunView
     from lineage_tui.plot.frame import Frame
     from lineage_tui.plot.model import ChartModel, Glyphs, View
@@ -97,7 +98,7 @@ class PlotCommand(Command):
             note("no step was logged yet")
             return ExitCode.OK
         axis = "train" if args.x == "time" else args.x
-        models = chart_models(view, names, axis)
+        models = chart_models(view, names, axis, verdicts=_verdicts(view))
         look = _view_of(args, models, found.session.ordinal if found.session else None, view)
         output = Output()
         if args.output is not None:
@@ -212,6 +213,17 @@ def _view_of(args: argparse.Namespace, models: Sequence[ChartModel], ordinal: in
         inside = series.x[(steps >= segment.start_step) & (steps <= segment.last_step)]
         ends += inside[[0, -1]].tolist() if inside.size else []
     return view.but(x0=min(ends), x1=max(ends)) if ends else view
+
+
+def _verdicts(view: RunView) -> Mapping[str, ResumeAudit]:
+    """How each session carried on, by its log; empty where damage stands in the way: what was recorded is drawn."""
+    from lineage.errors import LineageError
+    from lineage.history.evidence import audit_view
+
+    try:
+        return {str(row.session): row for row in audit_view(view)}
+    except (LineageError, OSError, ValueError, KeyError):
+        return {}
 
 
 def _check_names(view: RunView, names: Sequence[str]) -> None:

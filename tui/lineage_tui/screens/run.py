@@ -142,7 +142,10 @@ class RunScreen(LineageScreen):
         """What of the pictures is drawn beside the curves."""
         found = [self.lineage.snapshots.get(key) for key in self.lineage.open_keys]
         return tuple(
-            (s.key, s.state, s.wanted, len(s.events), len(s.damage), s.session_states, len(s.resumes), s.num_unread)
+            (
+                *(s.key, s.state, s.wanted, len(s.events), len(s.damage), s.session_states, s.num_unread),
+                tuple((row.verdict, row.first_difference) for row in s.resumes.values()),
+            )
             for s in found
             if s is not None
         )
