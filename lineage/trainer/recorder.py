@@ -161,6 +161,13 @@ class Recorder:
         """Wait until the log is durable; for the moment before a checkpoint's commit marker."""
         return self._log is None or self._log.sync()
 
+    def lost_steps(self, session_id: str, step: int) -> int | None:
+        """Steps that the last session before this one completed beyond `step`; None where this run has none before."""
+        before = [session.last_step for session in self.store.record.sessions[:-1] if session.last_step is not None]
+        if not any(session.id == session_id for session in self.store.record.sessions):
+            return None
+        return max(0, before[-1] - step) if before else None
+
     def add_checkpoint(self, name: str, step: int) -> None:
         self._tolerantly(lambda: self.store.add_checkpoint(name, step))
 

@@ -212,6 +212,7 @@ class Run:
             manifest_sha256=restored.manifest_sha256,
             discovery_s=restored.discovery_s,
             load_s=restored.load_s,
+            lost_steps=self._recorder.lost_steps(restored.session, position.step),
         )
         self._note_lr_restore(lr_before, restored.expected_lr)
         self._event("phase_end", phase="restore", duration_s=time.monotonic() - started, ok=True)

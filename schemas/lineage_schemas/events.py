@@ -164,7 +164,14 @@ class CheckpointSavedEvent(Event):
 
 
 class CheckpointRestoredEvent(Event):
-    """A generation was put back into memory and checked; `step` is the one it stands at."""
+    """A generation was put back into memory and checked; `step` is the one it stands at.
+
+    Attributes:
+        discovery_s: seconds spent finding and comparing.
+        load_s: seconds spent reading, hashing and putting back.
+        lost_steps: steps the session before had completed beyond this generation, and which are trained again; the
+            recovery point, in steps. Absent for a fork.
+    """
 
     kind: Literal["checkpoint_restored"] = "checkpoint_restored"
     checkpoint: GenerationField
@@ -173,6 +180,7 @@ class CheckpointRestoredEvent(Event):
     manifest_sha256: Sha256
     discovery_s: float | None = Field(default=None, ge=0)
     load_s: float | None = Field(default=None, ge=0)
+    lost_steps: int | None = Field(default=None, ge=0)
 
 
 class ContinuationEvent(Continuation, Event):

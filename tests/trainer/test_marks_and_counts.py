@@ -57,6 +57,7 @@ def test_a_restore_marks_the_learning_rate_before_after_and_expected(make, start
     assert group["after"] == group["expected"] == pytest.approx(0.05 * 0.99**10)
     assert mark["step"] == 10
     assert mark["ok"]
+    assert [e["lost_steps"] for e in events_of(run, "checkpoint_restored")] == [2]
 
 
 def test_the_proof_of_a_resume_is_exact_and_in_the_record(make, start, abandon, events_of) -> None:
