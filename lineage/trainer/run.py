@@ -321,6 +321,8 @@ class Run:
                     return
             self._steps_done = True
         finally:
+            if self._current is not None and self._advanced:  # the loop was left by `break` after its training was done
+                self.step = self._current
             self._current = None
             self._preemption.restore()
 

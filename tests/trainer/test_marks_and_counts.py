@@ -468,3 +468,26 @@ def test_an_accelerator_has_a_stated_relative_tolerance_by_default() -> None:
 
     assert default_tolerance("cuda").rtol == 1e-3
     assert "cuda" in default_tolerance("cuda").reason
+
+
+def test_a_step_whose_loop_is_left_by_break_after_its_training_is_complete(make, start, events_of) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 30, stop_after=7)
+    saved = run.checkpoint()
+    run.finish()
+    assert (run.step, run.num_updates) == (7, 7)
+    assert saved is not None
+    assert events_of(run, "checkpoint_saved")[-1]["step"] == 7
+    assert events_of(run, "session_end")[0]["step"] == 7
+
+
+def test_a_step_whose_loop_is_left_before_its_training_is_not(start) -> None:
+    run = start()
+    for step in run.steps(30):
+        if step == 8:
+            break
+        run.log(loss=1.0)
+    run.finish()
+    assert run.step == 7
