@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import orjson
@@ -71,9 +71,41 @@ class Series:
         return len(self.step)
 
 
-def _effective(found: Sequence[Segment]) -> list[tuple[SessionId, int, int]]:
-    """Session and range of steps of every segment that has effective ones."""
-    return [(s.session, s.start_step, s.effective_to) for s in found if s.num_effective]
+@dataclass(frozen=True)
+class Stretch:
+    """Rows of a series that one session trained: as `Series`, but nothing is copied, and `session` is one number."""
+
+    step: Ints
+    value: Floats
+    session: int
+    time: Floats
+    _trace: _Trace
+    _rows: slice | Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @property
+    def train_time(self) -> Floats:
+        return self._trace.train_time(self._rows)
+
+    def series(self) -> Series:
+        session = np.full(len(self.step), self.session, dtype=np.int64)
+        return Series(self.step, self.value, session, self.time, self.train_time)
+
+
+_Counted: TypeAlias = tuple[SessionId, int, int, int]
+"""Of a segment with effective steps: session, first step, how often it went back, last effective step."""
+
+
+def _is_appended(before: Sequence[_Counted], after: Sequence[_Counted]) -> bool:
+    """Whether every effective row of before is still one, in its place."""
+    if not before:
+        return True
+    last = len(before) - 1
+    if len(after) <= last or before[:last] != after[:last]:
+        return False
+    return before[last][:3] == after[last][:3] and after[last][3] >= before[last][3]
 
 
 @dataclass(frozen=True)
@@ -93,6 +125,8 @@ class _Trace:
         self.columns = columns
         self.ordinal = ordinal
         self.increasing = True
+        self.num_rewinds = 0  # how often what was appended began at or before a step that was there
+        self._last_attempts: tuple[Buffer[np.int64], Buffer[np.int64]] | None = None  # steps and their rows, by step
         self.last_step: int | None = None
         self.first_steps: list[int] = []  # the first two it logged
         self.base: float = 0.0
@@ -104,7 +138,10 @@ class _Trace:
         new = step[max(0, self._checked - 1) :]
         if len(step) == self._checked:
             return
-        self.increasing = self.increasing and bool((np.diff(new) > 0).all())
+        rewound = not bool((np.diff(new) > 0).all()) or bool(new[0] < (self.last_step or 0))
+        self.num_rewinds += rewound
+        self.increasing = self.increasing and not rewound
+        self._keep_last_attempts(step)
         self.last_step = max(self.last_step or 0, int(new.max()))
         if self._checked < 2:
             self.first_steps = step[:2].tolist()
@@ -114,6 +151,27 @@ class _Trace:
         with np.errstate(over="ignore"):  # a log may claim any duration
             self._relative.append(before + np.cumsum(added))
         self._checked = len(step)
+
+    def _keep_last_attempts(self, step: Ints) -> None:
+        """Of steps that a session logged more than once the last row counts; needed only once it went back."""
+        if self.increasing:
+            return
+        if self._last_attempts is None:
+            self._last_attempts = (Buffer(np.int64), Buffer(np.int64))
+            begin = 0
+        else:
+            begin = self._checked
+        kept_steps, kept_rows = (buffer.array for buffer in self._last_attempts)
+        cut = int(np.searchsorted(kept_steps, int(step[begin:].min())))
+        rows = np.concatenate([kept_rows[cut:], np.arange(begin, len(step), dtype=np.int64)])[::-1]
+        steps, first = np.unique(step[rows], return_index=True)
+        if cut < len(kept_steps):  # what was handed out stays as it was
+            self._last_attempts = (
+                Buffer(np.int64, kept_steps[:cut].copy()),
+                Buffer(np.int64, kept_rows[:cut].copy()),
+            )
+        self._last_attempts[0].append(steps.astype(np.int64))
+        self._last_attempts[1].append(rows[first])
 
     def train_time(self, rows: Ints | slice) -> Floats:
         return self.base + self._relative.array[rows]
@@ -135,10 +193,11 @@ class _Trace:
         if self.increasing:
             lo, hi = np.searchsorted(step, [after, upto], side="right").tolist()
             return _Piece(self, lo, hi)
-        inside = np.flatnonzero((step > after) & (step <= upto))
-        backwards = inside[::-1]
-        _, first = np.unique(step[backwards], return_index=True)
-        return _Piece(self, 0, 0, backwards[first].astype(np.int64))
+        if self._last_attempts is None:
+            return _Piece(self, 0, 0, np.empty(0, dtype=np.int64))
+        kept_steps, kept_rows = (buffer.array for buffer in self._last_attempts)
+        lo, hi = np.searchsorted(kept_steps, [after, upto], side="right").tolist()
+        return _Piece(self, 0, 0, kept_rows[lo:hi])
 
 
 def read(path: str | Path, *, cache: bool = True, max_bytes: int | None = None) -> RunView:
@@ -191,6 +250,7 @@ class RunView:
         self._ends: dict[str, SessionStatus] = {}
         self._num_looked_for_ends = 0  # lines of the log, steps apart
         self._history: list[_Piece] = []
+        self._counted: list[_Counted] = []
         self._rebuilds = 0
         self.record = Run.model_construct(id="", name="", created_at=datetime.fromtimestamp(0, UTC))
         if not folder.is_dir():
@@ -269,13 +329,23 @@ class RunView:
                 trace = self._traces[id_] = _Trace(columns, ordinals[id_])
             trace.update()
         trained = {id_: t for id_, t in self._traces.items() if t.last_step is not None}
-        before = _effective(self.segments)
+        before = self._counted
         self.segments = segments(
             self.record,
             {id_: trace.last_step for id_, trace in trained.items() if trace.last_step is not None},
             first_steps=self._first_steps(trained),
         )
-        if not self._is_appended(before, _effective(self.segments)):
+        self._counted = [
+            (
+                s.session,
+                s.start_step,
+                self._traces[s.session].num_rewinds if s.session in self._traces else 0,
+                s.effective_to,
+            )
+            for s in self.segments
+            if s.num_effective
+        ]
+        if not _is_appended(before, self._counted):
             self.history_version += 1
         for segment in self.segments:  # by ordinal: a parent comes before its children
             found = self._traces.get(segment.session)
@@ -287,15 +357,6 @@ class RunView:
             for segment in self.segments
             if segment.num_effective and segment.session in self._traces
         ]
-
-    def _is_appended(self, before: list[tuple[SessionId, int, int]], after: list[tuple[SessionId, int, int]]) -> bool:
-        """Whether every effective row of before is still one, in its place."""
-        if not before:
-            return True
-        last = len(before) - 1
-        if len(after) <= last or before[:last] != after[:last] or before[last][:2] != after[last][:2]:
-            return False
-        return after[last][2] >= before[last][2] and self._traces[before[last][0]].increasing
 
     def _first_steps(self, trained: Mapping[SessionId, _Trace]) -> dict[SessionId, int]:
         begun = {session.id: session.start.step for session in self.record.sessions}
@@ -494,18 +555,31 @@ class RunView:
         Raises:
             NotFoundError: nothing of this name was logged, or there is no such session.
         """
+        return _concatenate(list(self.stretches(name, superseded=superseded, session=session, start=start)))
+
+    def stretches(
+        self,
+        name: str,
+        superseded: bool = False,
+        session: int | str | None = None,
+        *,
+        start: int = 0,
+    ) -> Iterator[Stretch]:
+        """What `series` gives, session by session and without a copy: for runs of many millions of points.
+
+        Raises:
+            NotFoundError: nothing of this name was logged, or there is no such session.
+        """
         if name not in self.metrics:
             hint = f"logged are {', '.join(self.metrics) or 'none yet'}"
             raise NotFoundError(f"no metric is called {name!r}", self.record.id, hint)
-        parts = []
         for piece in self._pieces(superseded=superseded, session=session):
             part = _cut(piece, name, start)
             if isinstance(part, int):
                 start -= part
             else:
                 start = 0
-                parts.append(part)
-        return _concatenate(parts)
+                yield part
 
     def evals(self, name: str = "eval", metric: str = "loss", superseded: bool = False) -> Series:
         """A metric of the evaluations called `name` over the effective history; empty when there are none."""
@@ -652,7 +726,7 @@ def _values(columns: SessionColumns, name: str) -> tuple[Floats, Ints | None]:
     return values[rows], rows
 
 
-def _cut(piece: _Piece, name: str, start: int) -> Series | int:
+def _cut(piece: _Piece, name: str, start: int) -> Stretch | int:
     """The values of one piece, from its `start`-th on; when it has no more than that, how many it has."""
     columns = piece.trace.columns
     values, rows = _values(columns, name)
@@ -669,25 +743,20 @@ def _cut(piece: _Piece, name: str, start: int) -> Series | int:
     if count <= start:
         return count
     from_rows: slice | Ints = at if rows is None else rows[at]
-    step = columns.step[from_rows]
-    return Series(
-        step,
-        values[at],
-        np.full(len(step), piece.trace.ordinal, dtype=np.int64),
-        columns.ts[from_rows],
-        piece.trace.train_time(from_rows),
+    return Stretch(
+        columns.step[from_rows], values[at], piece.trace.ordinal, columns.ts[from_rows], piece.trace, from_rows
     )
 
 
-def _concatenate(parts: list[Series]) -> Series:
+def _concatenate(parts: list[Stretch]) -> Series:
     if len(parts) == 1:
-        return parts[0]
+        return parts[0].series()
     if not parts:
         return Series(np.empty(0, np.int64), np.empty(0), np.empty(0, np.int64), np.empty(0), np.empty(0))
     return Series(
         np.concatenate([part.step for part in parts]),
         np.concatenate([part.value for part in parts]),
-        np.concatenate([part.session for part in parts]),
+        np.repeat(np.array([part.session for part in parts], dtype=np.int64), [len(part) for part in parts]),
         np.concatenate([part.time for part in parts]),
         np.concatenate([part.train_time for part in parts]),
     )

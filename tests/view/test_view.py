@@ -8,6 +8,8 @@ import time
 import numpy as np
 import orjson
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import lineage
 from benchmarks.synthetic import write_run
@@ -344,3 +346,50 @@ def test_errors_of_reading_are_of_the_family(tmp_path):
     (tmp_path / "metrics.jsonl").symlink_to("/etc/hostname")
     with pytest.raises(LineageError):
         lineage.read(tmp_path)
+
+
+def test_a_session_that_went_back_once_is_followed_by_its_new_rows_alone(tmp_path):
+    """A loop that restored by hand: every refresh after it would otherwise build everything anew."""
+    run = write_run(tmp_path, steps=200, sessions=1, live=True)
+    view = lineage.read(run)
+    shared = {"ts": 2e9, "run": view.record.id, "session": view.sessions[-1].id, "kind": "step", "duration_s": 1.0}
+
+    def log(*steps: int) -> None:
+        append(run, *(shared | {"step": step, "metrics": {"loss": 1000.0 + step}} for step in steps))
+        assert view.refresh()
+
+    version = view.history_version
+    log(150, 151, 152)
+    assert view.history_version > version, "three rows were replaced"
+    log(*range(153, 202))
+    version, have = view.history_version, len(view.series("loss"))
+    log(202, 203)
+    log(204)
+    assert view.history_version == version
+    assert view.series("loss", start=have).step.tolist() == [202, 203, 204]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), min_size=1, max_size=5))
+def test_rows_followed_in_portions_are_those_of_the_whole_whatever_the_order_of_steps(tmp_path_factory, portions):
+    run = tmp_path_factory.mktemp("order")
+    session = "s01-0000abcd"
+    shared = {"run": "20251129-134012-x", "session": session, "kind": "step", "duration_s": 0.5}
+    append(run, {**shared, "kind": "session_start", "ts": 1.0, "step": 0, "ordinal": 1, "start": {"kind": "fresh"}})
+    view = lineage.read(run)
+    last: dict[int, float] = {}
+    now, version, have = 1.0, -1, 0
+    for portion in portions:
+        events = []
+        for step in portion:
+            now += 1.0
+            last[step] = now
+            events.append(shared | {"ts": now, "step": step, "metrics": {"loss": now}})
+        append(run, *events)
+        view.refresh()
+        found = view.series("loss")
+        assert dict(zip(found.step.tolist(), found.value.tolist(), strict=True)) == last
+        assert (np.diff(found.step) > 0).all()
+        if view.history_version == version:
+            assert min(portion) > have, "a row was replaced, and nobody was told"
+        version, have = view.history_version, max(last)
