@@ -133,7 +133,9 @@ class _Filter:
                 continue
             check_line_format(item.data, where=f"{self._path}, byte {item.offset}")
             fields = orjson.loads(item.data)
-            if (not self._kinds or fields["kind"] in self._kinds) and self._session in {None, fields.get("session")}:
+            # A damaged session may be anything, also a list, which no set takes.
+            is_wanted = self._session is None or fields.get("session") == self._session
+            if is_wanted and (not self._kinds or fields["kind"] in self._kinds):
                 yield item, fields
 
 

@@ -155,9 +155,9 @@ def read_run(path: Path | str) -> Run:
         hint = "lineage ls shows the runs of a folder"
         raise NotFoundError("there is no run here: no run.json", str(file.parent), hint) from None
     with os.fdopen(fd, "rb") as stream:
-        data = stream.read(_MAX_RUN_JSON + 1)
-    if len(data) > _MAX_RUN_JSON:
-        raise FormatError(f"run.json is larger than {_MAX_RUN_JSON >> 20} MiB", str(file))
+        if os.fstat(fd).st_size > _MAX_RUN_JSON:
+            raise FormatError(f"run.json is larger than {_MAX_RUN_JSON >> 20} MiB", str(file))
+        data = stream.read(_MAX_RUN_JSON)
     return parse_run(data, where=str(file))
 
 
