@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 
+from lineage import fs
 from lineage.layout import RunDir
 from lineage.log.scan import Damage
 from lineage_schemas.ids import SessionId
@@ -39,6 +40,8 @@ _MAGIC: Final = b"LNGCOLS1"
 _PREFIX: Final = struct.Struct("<8sQI")
 _PROBE_BYTES: Final = 4096
 _ALIGN: Final = 64
+_MAX_RATIO: Final = 8
+"""A value takes at least six bytes of the log and at most sixteen here, a row sixty and forty."""
 
 
 @dataclass(frozen=True)
@@ -152,8 +155,10 @@ def load(run_dir: RunDir, identity: Identity) -> Cached | None:
 def _load(path: Path, identity: Identity) -> Cached | None:
     from lineage.log.columns import RareLine, SessionColumns
 
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    fd = fs.open_plain(path)
     try:
+        if os.fstat(fd).st_size > _MAX_RATIO * identity.size + (1 << 20):
+            return None  # not of this log, whatever is in it; looking would read all of it
         mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
     finally:
         os.close(fd)
