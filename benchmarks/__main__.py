@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.report import Report, machine
 
-NAMES = ("log", "kill", "read", "history", "resume", "nan", "checkpoint", "tui", "start")
+NAMES = ("log", "kill", "read", "history", "resume", "nan", "checkpoint", "tui", "start", "soak")
 
 
 def available() -> list[str]:

@@ -31,7 +31,7 @@ class Recipe(Record):
         masked: dotted paths of the fields whose values were masked.
     """
 
-    value: Any
+    value: Any = None
     fingerprint: Sha256
     masked: list[str] = []
 

@@ -63,6 +63,23 @@ def test_a_run_reads_back_as_it_was_written() -> None:
     validator.validate(run.to_wire())
 
 
+def test_a_recipe_of_nothing_reads_back() -> None:
+    """None is left out on disk; what was written must never be damage to its reader."""
+    fields = run_fields()
+    fields["sessions"][0]["recipe"]["value"] = None
+    record = Run.model_validate_json(json.dumps(fields))
+    assert Run.model_validate_json(json.dumps(record.to_wire())) == record
+
+
+@pytest.mark.parametrize("name", ["id", "ordinal"])
+def test_two_sessions_that_cannot_be_told_apart_are_refused(name: str) -> None:
+    fields = run_fields()
+    fields["sessions"] += [fields["sessions"][0] | {"id": "s77-0a1b2c3d", "ordinal": 77}]
+    fields["sessions"][-1][name] = fields["sessions"][0][name]
+    with pytest.raises(ValidationError, match=f"same {name}"):
+        Run.model_validate_json(json.dumps(fields))
+
+
 def test_a_non_finite_loss_in_a_verdict_survives() -> None:
     wire = read(run_fields()).to_wire()
     assert wire["sessions"][0]["continuation"]["first_difference"]["after"] == "nan"
