@@ -55,15 +55,19 @@ class Scale:
 
 
 WHOLE = Scale(steps=360_000, sessions=20, checkpoints=50)
+TEN_HOURS = Scale(steps=3_600_000, sessions=20, checkpoints=500)
 SHORT = Scale(steps=18_000, sessions=20, checkpoints=50)
 
 
 def reader_bound_bytes(scale: Scale) -> int:
-    """What the reader may grow by: its columns (nine of eight bytes, grown by half at a time, and once more while they
-    grow), a kilobyte for each line that is no step, and 24 MiB for the parser's blocks."""
+    """What the reader may grow by.
+
+    Its columns (nine of eight bytes, grown by half at a time), two kilobytes for each line that is no step, and 24 MiB
+    for the parser's blocks.
+    """
     rows = scale.steps * 5 // 4
     rare = rows // scale.phase_every * 3 + scale.checkpoints * 3 + scale.sessions * 6
-    return (24 << 20) + rows * 9 * 8 * 3 + rare * 2048
+    return (24 << 20) + rows * 9 * 8 * 2 + rare * 2048
 
 
 @dataclass
