@@ -74,7 +74,7 @@ class Run:
         self._witness_steps = witness_steps
         self._witness_left = witness_steps
         self._system_interval_s = system_interval_s
-        self._system_due = time.monotonic() + min(5.0, system_interval_s)
+        self._system_due = 0.0  # the first step has them, so that even a short session does
         self._clock = TrainClock()
         self._preemption = Preemption()
         self._optimizers = OptimizerWatch(self._note_update)

@@ -43,7 +43,15 @@ def test_both_make_commands_set_up_and_then_do_the_job(target: str, expected: st
     """Where there is no environment yet, make plans to install one first; here it only says what it would do."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
-    planned = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        ["make", "-n", "--no-print-directory", target],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    planned = told.stdout
     assert planned.index("venv") < planned.index("pip install") < planned.index(expected)
     assert planned.count("pip install") == 1
 
