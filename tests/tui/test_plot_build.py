@@ -197,8 +197,8 @@ def test_only_appended_rows_are_read_again(folder, tmp_path, monkeypatch):
         log.write(whole[cut:])
     view.refresh()
     asked = []
-    real = view.series
-    monkeypatch.setattr(view, "series", lambda *a, **k: asked.append((a, k)) or real(*a, **k))
+    real = view.stretches
+    monkeypatch.setattr(view, "stretches", lambda *a, **k: asked.append((a, k)) or real(*a, **k))
     (second,) = chart_models(view, ["lr"])
     assert asked == [(("lr",), {"start": 599})]
     assert second.series[0].x.size == 600
@@ -286,6 +286,28 @@ def test_a_boundary_says_what_the_log_proves_not_what_was_recorded(tmp_path, nam
     if name == "*-careless":
         (silent,) = chart_models(view, ["loss"])
         assert "s2 fresh start" in [line.label for line in silent.lines]
+
+
+def test_metrics_that_grow_at_the_same_steps_share_them_and_part_when_they_differ(tmp_path):
+    """Ten million points would otherwise hold the same two million steps once a metric."""
+    run = write_run(tmp_path, steps=200, sessions=1, live=True)
+    view = lineage.read(run, cache=False)
+    loss, rate = (model.series[0] for model in chart_models(view, ["loss", "lr"]))
+    assert np.shares_memory(loss.x, rate.x)
+    shared = {"ts": 2e9, "run": view.record.id, "session": view.sessions[-1].id, "kind": "step"}
+    lines = [{**shared, "step": n, "metrics": {"loss": 1.0, **({"lr": 2.0} if n % 2 else {})}} for n in range(201, 211)]
+    for part in (lines[:1], lines[1:6], lines[6:]):
+        with (run / "metrics.jsonl").open("ab") as out:
+            out.write(b"".join(map(encode_event, part)))
+        view.refresh()
+        loss, rate = (model.series[0] for model in chart_models(view, ["loss", "lr"]))
+    assert loss.x.tolist() == list(range(1, 211))
+    assert rate.x.tolist() == [*range(1, 201), *range(201, 211, 2)]
+    for axis in AXES:
+        grown = chart_models(view, ["loss", "lr"], axis)
+        fresh = chart_models(lineage.read(run, cache=False), ["lr", "loss"], axis)
+        for name in ("loss", "lr"):
+            assert of(grown, name).series[0].x.tolist() == of(fresh, name).series[0].x.tolist()
 
 
 def test_a_learning_rate_is_never_smoothed_and_the_header_does_not_say_so(view):

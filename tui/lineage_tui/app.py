@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import traceback
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from textual import work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.events import Event, InputEvent
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState, get_current_worker
 
@@ -31,6 +33,7 @@ from lineage_tui.messages import (
     VerifyProgress,
     Wanted,
 )
+from lineage_tui.plot.fold import Memo
 from lineage_tui.screens.base import LineageScreen
 from lineage_tui.screens.help import HelpPage
 from lineage_tui.screens.problems import ProblemsPage
@@ -86,6 +89,12 @@ TONES: Final[dict[str, dict[str, str]]] = {
 """Colours of words and bars, beside those of the Textual theme."""
 
 
+TIDY_S: Final = 1.0
+QUIET_S: Final = 0.7
+TIDY_FROM: Final = 20
+"""Collections of the young generations, each of some thousand objects, since everything was collected."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How the app meets its terminal.
@@ -128,6 +137,8 @@ class LineageApp(App[int]):
         self.folder_problem: Problem | None = None
         self.snapshots: dict[str, Snapshot] = {}
         self.problems: dict[str, Problem] = {}
+        self.memo = Memo(limit=512)
+        self._touched_at = 0.0
         self.settings = Settings.read(None if self.options.state_dir is None else self.options.state_dir / "tui.json")
         self._followers: dict[str, RunFollower] = {}
         self._folder_follower: FolderFollower | None = None
@@ -158,6 +169,7 @@ class LineageApp(App[int]):
     def on_mount(self) -> None:
         if self.ascii_only:
             self.add_class("-ascii")
+        self.set_interval(TIDY_S, self._tidy)
         self._follow_folder()
         if self._first is not None:
             self.open_runs([self._first])
@@ -165,6 +177,16 @@ class LineageApp(App[int]):
                 self.go_to_step(self._first_step)
         else:
             self.action_show("runs")
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, InputEvent):
+            self._touched_at = time.monotonic()
+        await super().on_event(event)
+
+    def _tidy(self) -> None:
+        """Collect garbage between two keys rather than in the middle of a frame, where 60 ms are seen."""
+        if time.monotonic() - self._touched_at > QUIET_S and gc.get_count()[2] > TIDY_FROM:
+            gc.collect()
 
     def _on_exit_app(self) -> Any:
         self._stop_all()
@@ -213,6 +235,7 @@ class LineageApp(App[int]):
         """Look at these runs: the first is the main one, the others are laid over its curves."""
         wanted_paths = list(dict.fromkeys(paths))
         self._open = tuple(str(path) for path in wanted_paths)
+        self.memo.clear()
         choice = self.choice()
         for key in [key for key in self._followers if key not in self._open]:
             self._followers.pop(key).stop()
@@ -224,7 +247,7 @@ class LineageApp(App[int]):
                     path,
                     self.post_message,
                     interval_s=1.0 / self.options.follow_hz,
-                    wanted=Wanted(choice.metrics, choice.x),
+                    wanted=Wanted(choice.metrics, choice.x, choice.smoothing),
                 )
                 self._followers[str(path)] = follower
                 self._run_follower(follower)
@@ -257,6 +280,8 @@ class LineageApp(App[int]):
         if key not in self._open:
             return
         self.snapshots[key] = message.snapshot
+        if message.snapshot.warm is not None:
+            self.memo.take(message.snapshot.warm, f"{key}/" if len(self._open) > 1 else "")
         self.problems.pop(key, None)
         self._tell(lambda screen: screen.snapshot_changed(message.snapshot))
 

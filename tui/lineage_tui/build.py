@@ -30,12 +30,12 @@ from lineage_schemas.events import (
 )
 from lineage_schemas.ids import SessionId
 from lineage_schemas.run import Continuation, Session
-from lineage_tui.plot.model import ChartModel, Floats, Ints, Mark, SeriesData, Span, VLine, XKind
+from lineage_tui.plot.model import NO_INDEX, ChartModel, Floats, Ints, Mark, SeriesData, Span, VLine, XKind
 from lineage_tui.plot.numbers import format_duration, format_short, format_value
 
 if TYPE_CHECKING:
     from lineage.history.audit import ResumeAudit
-    from lineage.view import RunView, Series
+    from lineage.view import RunView, Series, Stretch
 
 Axis = Literal["step", "train", "wall", "tokens", "session"]
 AXES: Final[tuple[Axis, ...]] = get_args(Axis)
@@ -96,14 +96,18 @@ class _Column:
         self._data: Floats = np.empty(0)
         self.size = 0
 
-    def extend(self, values: Floats) -> None:
-        needed = self.size + values.size
+    def reserve(self, count: int) -> None:
+        """Make room for `count` more values at once, so that parts of a long series are copied only once."""
+        needed = self.size + count
         if needed > self._data.size:
-            grown = np.empty(max(needed, self._data.size + self._data.size // 2))
+            grown = np.empty(max(needed, self._data.size + self._data.size // 2 if self.size else 0))
             grown[: self.size] = self._data[: self.size]
             self._data = grown
-        self._data[self.size : needed] = values
-        self.size = needed
+
+    def extend(self, values: Floats | Ints) -> None:
+        self.reserve(values.size)
+        self._data[self.size : self.size + values.size] = values
+        self.size += values.size
 
     @property
     def array(self) -> Floats:
@@ -121,18 +125,52 @@ class _Rows:
     lead: Floats | None = None
 
 
+class _Ruler:
+    """Steps and x of rows; metrics that were logged at the same steps share one."""
+
+    def __init__(self, axis: Axis) -> None:
+        self.step = _Column()
+        self.x = self.step if axis == "step" else _Column()
+        self.breaks: list[int] = []
+        self.last_session: int | None = None
+
+    def has(self, parts: Sequence[Stretch], start: int) -> bool:
+        """Whether its rows from `start` on are those of the parts."""
+        if self.step.size != start + sum(len(part) for part in parts):
+            return False
+        steps = self.step.array[start:]
+        for part in parts:
+            if not np.array_equal(steps[: len(part)], part.step):
+                return False
+            steps = steps[len(part) :]
+        return True
+
+    def copy(self, size: int) -> _Ruler:
+        """Its first rows, in a ruler of their own."""
+        twin = _Ruler("step" if self.x is self.step else "train")
+        twin.step.extend(self.step.array[:size])
+        if twin.x is not twin.step:
+            twin.x.extend(self.x.array[:size])
+        twin.breaks = [at for at in self.breaks if at < size]
+        twin.last_session = self.last_session
+        return twin
+
+
 class _Grown:
     """The effective rows of one metric on one axis."""
 
     def __init__(self) -> None:
-        self.step = _Column()
-        self.x = _Column()
+        self.ruler: _Ruler | None = None
         self.y = _Column()
-        self.breaks: list[int] = []
         self.last_session: int | None = None
 
     def rows(self) -> _Rows:
-        return _Rows(self.step.array, self.x.array, self.y.array, np.array(self.breaks, dtype=np.int64))
+        ruler = self.ruler
+        if ruler is None:
+            return _Rows(np.empty(0), np.empty(0), np.empty(0), NO_INDEX)
+        size = self.y.size  # the ruler may have grown with another metric
+        breaks = np.array([at for at in ruler.breaks if at < size], dtype=np.int64)
+        return _Rows(ruler.step.array[:size], ruler.x.array[:size], self.y.array, breaks)
 
 
 class _Clock:
@@ -179,7 +217,7 @@ class _Builder:
         self._axis: Axis | None = None
         self._grown: dict[str, _Grown] = {}
         self._tokens: _Rows | None = None
-        self._counted = _Grown()
+        self._counted = _Ruler("tokens")
         self._num_durations = 0
         self._old: dict[tuple[str, SessionId], _Rows] = {}  # rows of sessions that will get no more
         self._settled = _Happenings()
@@ -191,7 +229,7 @@ class _Builder:
             return []
         if (view.history_version, axis) != (self._version, self._axis):
             self._grown.clear()
-            self._counted, self._num_durations = _Grown(), 0
+            self._counted, self._num_durations = _Ruler("tokens"), 0
             self._old.clear()
             self._last_seen.clear()
             self._settled = _Happenings()
@@ -269,29 +307,53 @@ class _Builder:
 
     def _effective(self, view: RunView, name: str, axis: Axis) -> _Rows:
         grown = self._grown.setdefault(name, _Grown())
-        new = view.series(name, start=grown.y.size)
-        if len(new):
-            step = new.step.astype(np.float64)
-            x = self._positions(new, step, axis)
-            before = grown.x.array[-1] if grown.x.size else -math.inf
-            if axis in {"wall", "train"}:
-                x = np.maximum.accumulate(np.maximum(x, before))  # a clock that was set back must not fold the line
-            if axis == "wall":
-                turns = np.flatnonzero(np.diff(new.session)) + 1 + grown.y.size
-                if grown.last_session is not None and int(new.session[0]) != grown.last_session:
-                    grown.breaks.append(grown.y.size)
-                grown.breaks += turns.tolist()
-            grown.last_session = int(new.session[-1])
-            grown.step.extend(step)
-            grown.x.extend(x)
-            grown.y.extend(new.value)
+        start = grown.y.size
+        parts = list(view.stretches(name, start=start))
+        if parts:
+            grown.ruler = self._ruler_of(grown, parts, axis)
+            grown.last_session = parts[-1].session
+            grown.y.reserve(sum(len(part) for part in parts))
+            for part in parts:
+                grown.y.extend(part.value)
         return grown.rows()
 
-    def _positions(self, series: Series, step: Floats, axis: Axis) -> Floats:
+    def _ruler_of(self, grown: _Grown, parts: Sequence[Stretch], axis: Axis) -> _Ruler:
+        """Steps and x of the rows of `grown` and of the new ones: those of another metric where they are the same."""
+        start, own = grown.y.size, grown.ruler
+        rulers = {id(other.ruler): other.ruler for other in self._grown.values() if other.ruler is not None}
+        for ruler in [own] if own is not None else rulers.values():
+            if ruler.has(parts, start):
+                return ruler
+        if own is None:
+            own = _Ruler(axis)
+        elif own.step.size != start:  # another metric went on without this one
+            own = own.copy(start)
+            own.last_session = grown.last_session
+        count = sum(len(part) for part in parts)
+        own.step.reserve(count)
+        own.x.reserve(count)
+        for part in parts:
+            self._measure(own, part, axis)
+        return own
+
+    def _measure(self, ruler: _Ruler, part: Stretch, axis: Axis) -> None:
+        if axis == "wall" and ruler.last_session not in {None, part.session}:
+            ruler.breaks.append(ruler.step.size)
+        ruler.last_session = part.session
+        if ruler.x is not ruler.step:
+            x = self._positions(part, axis)
+            if axis in {"wall", "train"}:
+                before = ruler.x.array[-1] if ruler.x.size else -math.inf
+                x = np.maximum.accumulate(np.maximum(x, before))  # a clock that was set back must not fold the line
+            ruler.x.extend(x)
+        ruler.step.extend(part.step)
+
+    def _positions(self, part: Stretch, axis: Axis) -> Floats:
         if axis == "train":
-            return series.train_time
+            return part.train_time
         if axis == "wall":
-            return series.time
+            return part.time
+        step = part.step.astype(np.float64)
         if axis == "tokens" and self._tokens is not None:
             at = np.searchsorted(self._tokens.step, step, side="right") - 1
             return np.where(at >= 0, self._tokens.x[np.maximum(at, 0)], 0.0)
@@ -301,19 +363,25 @@ class _Builder:
         """The rows of a session that a later one trained again, from the last row both share."""
         if (kept := self._old.get((name, segment.session))) is not None:
             return kept
-        found = view.series(name, session=segment.ordinal)
-        step = found.step.astype(np.float64)
-        order = np.argsort(step, kind="stable")
-        step = step[order]
-        first = max(int(np.searchsorted(step, segment.effective_to, side="right")) - 1, 0)
-        lead = found.value[order[max(first - LEAD, 0) : first]]
-        order, step = order[first:], step[first:]
+        found = next(view.stretches(name, session=segment.ordinal), None)
+        if found is None:
+            return _Rows(np.empty(0), np.empty(0), np.empty(0), NO_INDEX)
+        # Sessions are long and what was lost of them is short: nothing before it is copied.
+        order = NO_INDEX if bool((np.diff(found.step) > 0).all()) else np.argsort(found.step, kind="stable")
+        sorted_step, value = (found.step[order], found.value[order]) if order.size else (found.step, found.value)
+        first = max(int(np.searchsorted(sorted_step, segment.effective_to, side="right")) - 1, 0)
+        lead = value[max(first - LEAD, 0) : first]
+        step, tail = sorted_step[first:].astype(np.float64), order[first:] if order.size else slice(first, None)
         if clock.axis == "tokens":
             x = self._superseded_tokens(view, segment, step)
         else:
-            x = {"train": found.train_time, "wall": found.time}.get(clock.axis, found.step.astype(np.float64))[order]
+            x = (
+                {"train": found.train_time, "wall": found.time}[clock.axis][tail]
+                if clock.axis in {"train", "wall"}
+                else step
+            )
         x = np.maximum.accumulate(x) if x.size else x
-        rows = _Rows(step, x, found.value[order], np.empty(0, dtype=np.int64), lead)
+        rows = _Rows(step, x, value[first:], NO_INDEX, lead)
         self._old[name, segment.session] = rows
         return rows
 
@@ -357,7 +425,8 @@ class _Builder:
             before = float(counted.x.array[-1]) if counted.x.size else 0.0
             counted.step.extend(rows.step)
             counted.x.extend(rows.x + before)
-        return counted.rows() if counted.step.size else None
+        steps = counted.step.array
+        return _Rows(steps, counted.x.array, steps, NO_INDEX) if steps.size else None
 
     def _find_last_seen(self, view: RunView, last: dict[str, float]) -> dict[str, float]:
         """Unix seconds of the last sign of life of each session, those of its events given."""
@@ -371,8 +440,8 @@ class _Builder:
                 continue
             key = (session.id, state)
             if key not in self._last_seen:
-                rows = view.series(ruler, session=session.ordinal)
-                self._last_seen[key] = float(rows.time[-1]) if len(rows) else -math.inf
+                rows = list(view.stretches(ruler, session=session.ordinal))
+                self._last_seen[key] = float(rows[-1].time[-1]) if rows else -math.inf
             last[session.id] = max(last.get(session.id, -math.inf), self._last_seen[key])
         return last
 

@@ -112,6 +112,24 @@ def find_target(path: str | None, runs_dir: Path) -> Target:
     return Target(whole, whole.parent, found.session.start.step if found.session is not None else None)
 
 
+MOST_COLLECTIONS: Final = 200
+"""Of the young generations before all is collected though keys are being pressed."""
+
+
+def quiet_collector() -> None:
+    """Leave out what was imported from every later collection of garbage, and let the app say when to collect all.
+
+    What Textual, rich and pydantic are made of never becomes garbage; looking at all of it took 60 ms, once in
+    twenty frames.
+    """
+    import gc
+
+    gc.collect()
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, MOST_COLLECTIONS)
+
+
 def _run_app(target: Target, terminal: Terminal, args: argparse.Namespace) -> str | None:
     """Run the app to its end; what to say when it crashed."""
     from lineage_tui.settings import state_dir
@@ -139,6 +157,7 @@ def _run_app(target: Target, terminal: Terminal, args: argparse.Namespace) -> st
     app = LineageApp(target.run_dir, target.folder, options)
     if target.session_step is not None:
         app.start_at(target.session_step)
+    quiet_collector()
     app.run(mouse=not args.no_mouse)
     return app.crash_text
 

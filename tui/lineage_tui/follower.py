@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from lineage.history.audit import ResumeAudit
     from lineage.view import RunView
+    from lineage_tui.plot.fold import Memo
     from lineage_tui.plot.model import ChartModel
 
 RETRY_S: Final = 1.0
@@ -42,6 +43,8 @@ FOLDER_S: Final = 2.0
 PROGRESS_S: Final = 0.1
 MAX_COMPARED: Final = 200_000
 """More lost steps than this are not compared again; the verdict recorded while they were trained stands."""
+WARM_FROM: Final = 50_000
+"""Samples of a curve, or new samples of it, that are smoothed by the reading thread rather than when drawn."""
 FIRST_BYTES: Final = 4 * 1024 * 1024
 """So much of a log is read before the first picture: well under a second."""
 
@@ -71,6 +74,7 @@ class RunFollower:
         self._told: Problem | None = None
         self._audited: object = None
         self._resumes: Mapping[str, ResumeAudit] = {}
+        self._warmed: dict[str, tuple[int, float, int]] = {}  # by series: version, smoothing, samples
 
     # -- from the app's thread -------------------------------------------------------------------------------------
     def want(self, wanted: Wanted) -> None:
@@ -207,11 +211,29 @@ class RunFollower:
             return False  # the log is damaged there; what was recorded stands
         return bool(self._resumes)
 
+    def _warm(self, version: int, models: Mapping[str, ChartModel], smoothing: float) -> Memo | None:
+        """Long curves smoothed and folded here, once and for all: it takes longer than a frame may."""
+        from lineage_tui.plot.fold import Memo
+
+        memo: Memo | None = None
+        series = {one.key: one for model in models.values() for one in model.series if one.y.size >= WARM_FROM}
+        self._warmed = {key: done for key, done in self._warmed.items() if key in series}
+        for key, one in series.items():
+            seen = self._warmed.get(key)
+            if seen is not None and seen[:2] == (version, smoothing) and 0 <= one.y.size - seen[2] < WARM_FROM:
+                continue
+            memo = memo or Memo()
+            memo.pyramid(one)
+            memo.smoothed(one, smoothing)
+            self._warmed[key] = (version, smoothing, one.y.size)
+        return memo
+
     def _snapshot(self, view: RunView, wanted: Wanted) -> Snapshot:
         from lineage_tui.build import default_names
 
         metrics = tuple(view.metrics)
         names = tuple(name for name in wanted.names if name in metrics) or tuple(default_names(metrics))
+        models = build_models(view, names, wanted.x, self._resumes)
         self._version += 1
         return Snapshot(
             key=self.key,
@@ -222,8 +244,9 @@ class RunFollower:
             damage=tuple(_damage(item, view) for item in view.damage),
             metrics=metrics,
             events=tuple(view.events()),
-            wanted=Wanted(names, wanted.x),
-            models=build_models(view, names, wanted.x, self._resumes),
+            wanted=Wanted(names, wanted.x, wanted.smoothing),
+            models=models,
+            warm=self._warm(view.history_version, models, wanted.smoothing),
             last_step=view.last_step,
             resumes=self._resumes,
             num_bytes=view.size_bytes,

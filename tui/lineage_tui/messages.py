@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
+from lineage_tui.settings import DEFAULT_SMOOTHING
+
 if TYPE_CHECKING:
     from lineage.history.audit import ResumeAudit
     from lineage.history.segments import Segment
     from lineage_schemas.events import Event
     from lineage_schemas.run import Run, Session
     from lineage_tui.folder import RunSummary
+    from lineage_tui.plot.fold import Memo
     from lineage_tui.plot.model import ChartModel
 
 
@@ -43,10 +46,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the curves need: names of metrics, and what x is."""
+    """What the curves need: names of metrics, what x is, and how long curves are to be smoothed ahead."""
 
     names: tuple[str, ...] = ()
     x: str = "step"
+    smoothing: float = DEFAULT_SMOOTHING
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Snapshot:
         version: counts up with each snapshot of this run.
         resumes: the verdict on each session that carried on, compared anew from the log.
         num_bytes, num_unread: size of the log, and how much of it this picture does not know yet.
+        warm: long curves of the models, smoothed as wanted; whoever draws takes it and nobody else may touch it.
         live: a process holds the run's lock.
     """
 
@@ -79,6 +84,7 @@ class Snapshot:
     num_unread: int = 0
     version: int = 0
     read_at: float = 0.0
+    warm: Memo | None = field(default=None, compare=False)
 
     @property
     def live(self) -> bool:

@@ -128,7 +128,8 @@ class Memo:
     """What is worth keeping between frames: pyramids and smoothed values, by series key.
 
     A series that grew at its end is only taken in from there. One that changed otherwise is noticed by its samples at
-    a few places (all of the last block among them) and taken in anew. Owned by whoever draws, never shared by threads.
+    a few places (all of the last block among them) and taken in anew. Never shared by threads: one that prepares long
+    series fills a memo of its own, and gives it away (`take`).
     """
 
     def __init__(self, limit: int = 64) -> None:
@@ -149,13 +150,30 @@ class Memo:
         kept = self._keep(self._smooth, series.key, series.y)
         return kept.smooth(series.y, weight, series.lead)
 
+    def take(self, other: Memo, prefix: str = "") -> None:
+        """Have what another thread prepared in a memo of its own and gave away; `prefix` goes before its keys."""
+        for mine, theirs in ((self._raw, other._raw), (self._smooth, other._smooth)):
+            for key, kept in theirs.items():
+                mine.pop(prefix + key, None)
+                mine[prefix + key] = kept
+            theirs.clear()
+            self._shrink(mine)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._raw.clear()
+        self._smooth.clear()
+
+    def _shrink(self, table: dict[str, _Kept]) -> None:
+        while len(table) > self._limit:
+            del table[next(iter(table))]
+
     def _keep(self, table: dict[str, _Kept], key: str, y: Floats) -> _Kept:
         kept = table.pop(key, None)
         if kept is None or not kept.is_prefix_of(y):
             kept = _Kept()
         table[key] = kept  # last used last
-        while len(table) > self._limit:
-            del table[next(iter(table))]
+        self._shrink(table)
         return kept
 
 

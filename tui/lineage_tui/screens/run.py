@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -17,8 +16,9 @@ from textual.widget import Widget
 
 from lineage_schemas.events import Event
 from lineage_tui.build import AXES
+from lineage_tui.follower import WARM_FROM
 from lineage_tui.messages import Snapshot, Wanted
-from lineage_tui.plot import Memo, navigate
+from lineage_tui.plot import navigate
 from lineage_tui.plot.model import ChartModel, View
 from lineage_tui.screens.base import LineageScreen
 from lineage_tui.screens.curves import Looking, Shape, attempts, overlay, shape_of, step_of, x_of_step
@@ -63,7 +63,6 @@ class RunScreen(LineageScreen):
         self._drawn_end: float | None = None
         self._save_timer: Timer | None = None
         self._extra: tuple[ChartModel, ...] = ()
-        self._memos: defaultdict[str, Memo] = defaultdict(Memo)
 
     # -- parts -----------------------------------------------------------------------------------------------------
     def compose_body(self) -> Iterable[Widget]:
@@ -86,7 +85,7 @@ class RunScreen(LineageScreen):
         yield self.readout
 
     def make_chart(self, index: int) -> Chart:
-        return Chart(glyphs=self.glyphs, id=f"chart-{index}")
+        return Chart(glyphs=self.glyphs, memo=self.lineage.memo, id=f"chart-{index}")
 
     # -- news ------------------------------------------------------------------------------------------------------
     def runs_changed(self) -> None:
@@ -247,17 +246,29 @@ class RunScreen(LineageScreen):
         below.display = bool(shape.below)
         below.styles.height = shape.below or 1
         shown = self._shown_models(page)
+        looking = self._now_looking()
         for index, chart in enumerate(self.charts):
             chart.display = index < shape.panes and index < max(len(shown), 1)
             if index < len(shown):
                 name, model = shown[index]
                 chart.set_class(name == self.focused_name and len(shown) > 1, "-focused")
-                chart.show(model, self.looking.view(name))
+                chart.show(model, looking.view(name))
             elif index == 0:
                 reading = self.lineage.snapshot is None or bool(self.names)
                 chart.show(ChartModel("", message="reading the log" if reading else "no metric yet"), View())
         self.show_readout()
         self.show_header()
+
+    def _now_looking(self) -> Looking:
+        """How to draw now: with the smoothing before, while the reading thread still smooths long curves anew."""
+        looking, main = self.looking, self.lineage.snapshot
+        if main is None or main.wanted.smoothing == looking.smoothing:
+            return looking
+        longest = max((one.y.size for model in self._models.values() for one in model.series), default=0)
+        return looking if longest < WARM_FROM else replace(looking, smoothing=main.wanted.smoothing)
+
+    def _wanted(self) -> Wanted:
+        return Wanted(self.names, self.x, self.looking.smoothing)
 
     def _shown_models(self, page: Sequence[str]) -> list[tuple[str, ChartModel]]:
         if self._extra:
@@ -274,7 +285,7 @@ class RunScreen(LineageScreen):
 
     def show_readout(self) -> None:
         """Values and events at the cursor, or what the range holds."""
-        snapshot, looking, model = self.lineage.snapshot, self.looking, self.model
+        snapshot, looking, model = self.lineage.snapshot, self._now_looking(), self.model
         name = self.focused_name
         lines: list[ReadoutLine] = []
         events: list[Event] = []
@@ -282,7 +293,7 @@ class RunScreen(LineageScreen):
         if snapshot is not None and model is not None and name is not None:
             if looking.cursor is not None:
                 lines = [
-                    ReadoutLine.of(key, navigate.readings(found, looking.view(key), looking.cursor, self._memos[key]))
+                    ReadoutLine.of(key, navigate.readings(found, looking.view(key), looking.cursor, self.lineage.memo))
                     for key, found in self._models.items()
                 ]
             frame = self.chart.frame if self.chart is not None else None
@@ -497,7 +508,7 @@ class RunScreen(LineageScreen):
         self._pending_step = (step, None) if step is not None else None
         self._models = {}
         self._changed()
-        self.lineage.want(Wanted(self.names, self.x))
+        self.lineage.want(self._wanted())
 
     def action_log_x(self) -> None:
         self.looking = replace(self.looking, log_x=not self.looking.log_x)
@@ -519,6 +530,7 @@ class RunScreen(LineageScreen):
         near = min(range(len(SMOOTHINGS)), key=lambda i: abs(SMOOTHINGS[i] - self.looking.smoothing))
         self.looking = replace(self.looking, smoothing=SMOOTHINGS[max(min(near + by, len(SMOOTHINGS) - 1), 0)])
         self._changed()
+        self.lineage.want(self._wanted())
 
     def action_superseded(self) -> None:
         self.looking = replace(self.looking, superseded=not self.looking.superseded)
@@ -541,7 +553,7 @@ class RunScreen(LineageScreen):
                 self.names = names
                 self.pane = min(self.pane, len(names) - 1)
                 self._changed()
-                self.lineage.want(Wanted(names, self.x))
+                self.lineage.want(self._wanted())
 
         self.app.push_screen(MetricPicker(snapshot.metrics, self.names, ascii_only=self.ascii_only), picked)
 

@@ -56,6 +56,7 @@ class Chart(Widget, can_focus=True):
         *,
         glyphs: Glyphs = "braille",
         colours: Palette | None = None,
+        memo: Memo | None = None,
         name: str | None = None,
         id: str | None = None,  # noqa: A002 - Textual's name for it
         classes: str | None = None,
@@ -64,7 +65,7 @@ class Chart(Widget, can_focus=True):
         self.model = model or ChartModel("")
         self.view = view or View()
         self.glyphs: Glyphs = glyphs
-        self.memo = Memo()
+        self.memo = memo or Memo()
         self.num_paints = 0
         self._colours = colours
         self._frame: Frame | None = None
@@ -119,6 +120,8 @@ class Chart(Widget, can_focus=True):
             return
         frame = render(self.model, self.view, width, height, look=self._look(), memo=self.memo)
         old, self._frame = self._frame, frame
+        if force:
+            self._styled_for = None
         if force or old is None or old.chars.shape != frame.chars.shape:
             self._strips = [None] * height
             self.num_paints += 1
@@ -157,10 +160,8 @@ class Chart(Widget, can_focus=True):
 
     def _check_styles(self) -> None:
         """Forget the styles and strips made for other colours."""
-        base = self.rich_style
-        now = (self.colours, base)
-        if self._styled_for != now:
-            self._styled_for = now
+        if self._styled_for is None:  # asking for them costs more than a row
+            self._styled_for = (self.colours, self.rich_style)
             self._styles.clear()
             self._strips = [None] * len(self._strips)
 
@@ -179,7 +180,8 @@ class Chart(Widget, can_focus=True):
         style = self._styles.get(key)
         if style is None:
             fg, bg = divmod(key, NUM_BG)
-            style = self._styles[key] = self.rich_style + rich_style(self.colours, fg, bg)
+            base = self._styled_for[1] if self._styled_for is not None else self.rich_style
+            style = self._styles[key] = base + rich_style(self.colours, fg, bg)
         return style
 
     # The mouse
