@@ -169,25 +169,40 @@ class Layout:
         rows = rows[block.num_commas[rows] == self.num_commas]
         if not rows.size:
             return None
-        lengths = [len(literal) for literal in self.literals]
-        first = block.first_comma[rows]
         begins, ends = block.starts[rows], block.ends[rows]
+        commas = self._commas(block, rows)
         stops = np.empty((len(self.holes), rows.size), dtype=np.int64)
         starts = np.empty_like(stops)
         place = begins
-        fits = np.ones(rows.size, dtype=np.bool_)
         for index, hole in enumerate(self.holes):
-            starts[index] = place + lengths[index]
-            place = stops[index] = (ends if hole.comma is None else block.commas[first + hole.comma]) - hole.gap
-            width = stops[index] - starts[index]
-            fits &= (width > 0) & (width <= MAX_HOLE)
-        fits &= place + lengths[-1] == ends
+            np.add(place, len(self.literals[index]), out=starts[index])
+            place = stops[index]
+            np.subtract(ends if hole.comma is None else commas[hole.comma], hole.gap, out=place)
+        widths = stops - starts
+        fits = place + len(self.literals[-1]) == ends
+        if int(widths.min()) < 1 or int(widths.max()) > MAX_HOLE:
+            fits &= ((widths > 0) & (widths <= MAX_HOLE)).all(axis=0)
         if not fits.all():
-            rows, begins, starts, stops = rows[fits], begins[fits], starts[:, fits], stops[:, fits]
+            rows, begins, starts, stops, widths = (
+                rows[fits],
+                begins[fits],
+                starts[:, fits],
+                stops[:, fits],
+                widths[:, fits],
+            )
         same = self._same_literals(block, begins, stops)
         if not same.all():
-            rows, starts, stops = rows[same], starts[:, same], stops[:, same]
-        return self._read(block, rows, starts, stops) if rows.size else None
+            rows, starts, widths = rows[same], starts[:, same], widths[:, same]
+        return self._read(block, rows, starts, widths) if rows.size else None
+
+    def _commas(self, block: Block, rows: Ints) -> Ints:
+        """Where the commas of the rows are: one line a comma of the layout, one column a row."""
+        first = block.first_comma[rows]
+        begin, end = int(first[0]), int(first[-1]) + self.num_commas
+        if end - begin == rows.size * self.num_commas:  # no other line between them: nothing to gather
+            return block.commas[begin:end].reshape(rows.size, self.num_commas).T
+        every: Ints = first + np.arange(self.num_commas, dtype=np.int64)[:, None]
+        return block.commas[every]
 
     def _same_literals(self, block: Block, begins: Ints, stops: Ints) -> _Mask:
         same = np.ones(begins.size, dtype=np.bool_)
@@ -200,19 +215,18 @@ class Layout:
                 same &= (found == np.frombuffer(literal, np.uint8)).all(axis=1)
         return same
 
-    def _read(self, block: Block, rows: Ints, starts: Ints, stops: Ints) -> Steps | None:
+    def _read(self, block: Block, rows: Ints, starts: Ints, widths: Ints) -> Steps | None:
         columns: dict[str, Floats] = {}
         metrics = {name: np.full(rows.size, value) for name, value in self.constants.items()}
         step: Ints | None = None
         for index, hole in enumerate(self.holes):
-            width = stops[index] - starts[index]
             if hole.role == "digest":
-                if not _all_digests(block, starts[index], width):
+                if not _all_digests(block, starts[index], widths[index]):
                     return None
                 continue
             optional = hole.role not in {"ts", "step", "number"}
             exact = hole.role in {"step", "tokens", "samples"}
-            values = _parse(_text(block, starts[index], width, optional=optional), rows.size, exact=exact)
+            values = _parse(_text(block, starts[index], widths[index], optional=optional), rows.size, exact=exact)
             if values is None:
                 return None
             if hole.role == "metric":
@@ -255,8 +269,8 @@ def _row_masks(widest: int) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]
     return keep.view(row).reshape(widest + 1), put.view(row).reshape(widest + 1)
 
 
-def _text(block: Block, starts: Ints, widths: Ints, *, optional: bool) -> bytes | None:
-    """The texts in one hole, each followed by a comma and maybe blanks; None when one begins like no number."""
+def _text(block: Block, starts: Ints, widths: Ints, *, optional: bool) -> _Bytes | None:
+    """The texts in one hole, a row each, with a comma and maybe blanks behind; None when one begins like no number."""
     widest = int(widths.max())
     grid = block.window(starts, widest + 1)
     begins_well = (_VALUE_START if optional else _NUMBER_START)[grid[:, 0]]
@@ -264,40 +278,41 @@ def _text(block: Block, starts: Ints, widths: Ints, *, optional: bool) -> bytes 
         return None
     if int(widths.min()) == widest:
         grid[:, widest] = _COMMA
-        return grid.tobytes()
+        return grid
     keep, put = _row_masks(widest)
     grid &= keep.take(widths).view(np.uint8).reshape(grid.shape)
     grid |= put.take(widths).view(np.uint8).reshape(grid.shape)
-    return grid.tobytes().rstrip(b" ")
+    return grid
 
 
-def _parse(text: bytes | None, count: int, *, exact: bool) -> Floats | Ints | None:
-    """Comma-ended numbers, with blanks after the commas or without, as an array of `count` float64, NaN for null.
+def _parse(grid: _Bytes | None, count: int, *, exact: bool) -> Floats | Ints | None:
+    """The numbers in the rows of `grid`, each with a comma behind, as an array of `count` float64, NaN for null.
 
     With `exact` they are int64 when all are integers of 64 bits.
     """
-    if text is None:
+    if grid is None:
         return None
-    first = text[: text.index(b",") + 1]
-    constant = text == first * count
+    text = grid.tobytes()
+    constant = text == text[: grid.shape[1]] * count
     try:
-        values = orjson.loads(b"[" + (first if constant else text)[:-1] + b"]")
+        # The last comma wants a value behind it, which is not looked at.
+        values = orjson.loads(b"".join((b"[", text[: grid.shape[1]] if constant else text, b"0]")))
     except orjson.JSONDecodeError:
         return None
-    if len(values) != (1 if constant else count):
+    if len(values) != (2 if constant else count + 1):
         return None
     if constant:
         is_integer = exact and type(values[0]) is int and -(2**63) <= values[0] < 2**63
-        array = np.array(values, dtype=np.int64 if is_integer else np.float64)
+        array = np.array(values[:1], dtype=np.int64 if is_integer else np.float64)
         return cast("Floats | Ints", np.repeat(array, count))
     if exact:
         found = np.array(values)
         if found.dtype == np.int64:
-            return cast("Ints", found)
+            return cast("Ints", found[:-1])
     try:
         return np.fromiter(values, np.float64, count)
     except TypeError:
-        return np.array(values, dtype=np.float64)  # null among them
+        return np.array(values[:-1], dtype=np.float64)  # null among them
 
 
 def _all_digests(block: Block, starts: Ints, widths: Ints) -> bool:
