@@ -186,6 +186,9 @@ def discover(run_dir: RunDir | Path) -> Discovery:
             )
     notes, stale = _look_at_active(layout, candidates)
     rejected += [r for r in stale if r.name not in {known.name for known in rejected}]
+    if rejected:
+        deleted = ledger.deleted_since(layout.ledger)
+        rejected = [r for r in rejected if r.name not in deleted or os.path.lexists(root / r.name / "COMMIT")]
     rejected.sort(key=lambda r: parse_generation_name(r.name) or (0, 0), reverse=True)
     return Discovery(root, tuple(candidates), tuple(rejected), tuple(incomplete), tuple(unknown), tuple(notes))
 

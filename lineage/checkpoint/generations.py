@@ -58,6 +58,9 @@ def list_generations(run_dir: RunDir | Path) -> list[Generation]:
         for entry in exports
         if entry.is_dir(follow_symlinks=False) and (Path(entry.path) / "COMMIT").is_file()
     ]
+    if any(generation.problem for generation in found):
+        deleted = ledger.deleted_since(layout.ledger)
+        found = [generation for generation in found if not (generation.problem and generation.name in deleted)]
     return found
 
 

@@ -103,6 +103,15 @@ def read(path: Path) -> list[LedgerLine]:
     return lines
 
 
+def deleted_since(path: Path) -> frozenset[str]:
+    """The generations that the ledger says are deleted, now.
+
+    A prune tells the ledger first. So a reader that found one half gone, or gone, asks here whether somebody was just
+    deleting it before it calls that damage.
+    """
+    return frozenset(name for name, standing in standings(read(path)).items() if standing.deleted)
+
+
 @dataclass(frozen=True)
 class Standing:
     """What the ledger says about one generation; times are Unix seconds, None for never.

@@ -14,6 +14,7 @@ from lineage.checkpoint import discover, ledger, tensorfile
 from lineage.checkpoint.errors import ArtifactError
 from lineage.errors import FormatError, LineageError, NewerFormatError, NotFoundError
 from lineage.layout import RunDir
+from lineage.runs.lock import probe
 from lineage_schemas import checkpoint as schema
 from lineage_schemas.ids import parse_generation_name
 
@@ -107,17 +108,26 @@ def verify_run(
 
     for name in chosen:
         found = verify_generation(layout.generation(name), progress=told)
+        if not found.ok and name in ledger.deleted_since(layout.ledger):
+            report.notes.append(f"{name}: half gone, and deleted as the ledger says")
+            continue
         report.generations.append(found)
         if record:
             _record(layout, found)
     if not newest:
-        for name in sorted(lost, reverse=True):
+        deleted = ledger.deleted_since(layout.ledger) if lost else frozenset()
+        for name in sorted(set(lost) - deleted, reverse=True):
             step = (parse_generation_name(name) or (None, 0))[0]
             fault = Fault("missing", name, "the folder is gone, and Lineage did not delete it")
             report.generations.append(GenerationReport(name, step, [fault]))
         report.notes += [f"{name}: a save that never finished (no COMMIT); it is never restored" for name in incomplete]
         report.notes += [f"{name}: not a generation, left alone" for name in unknown]
-    report.generations += _verify_active(layout, folders, report.generations)
+    for stale in _verify_active(layout, folders, report.generations):
+        if _is_being_written(layout):
+            # Between a commit and the new ACTIVE, or a prune and the look at it, a live writer has a moment's work.
+            report.notes += [f"ACTIVE: {fault.message}; a session is writing just now" for fault in stale.faults]
+        else:
+            report.generations.append(stale)
     report.duration_s = time.perf_counter() - started
     return report
 
@@ -142,6 +152,13 @@ def _folders(layout: RunDir, standings: dict[str, ledger.Standing]) -> tuple[lis
     return committed, incomplete, unknown
 
 
+def _is_being_written(layout: RunDir) -> bool:
+    try:
+        return probe(layout) is not None
+    except OSError:
+        return False
+
+
 def _order(name: str) -> tuple[int, int]:
     step, ordinal = parse_generation_name(name) or (0, 0)
     return ordinal, step
@@ -149,9 +166,10 @@ def _order(name: str) -> tuple[int, int]:
 
 def _size(folder: Path) -> int:
     total = 0
-    for entry in os.scandir(folder):
-        if entry.is_file(follow_symlinks=False):
-            total += entry.stat(follow_symlinks=False).st_size
+    with contextlib.suppress(OSError):  # a prune may be at it
+        for entry in os.scandir(folder):
+            if entry.is_file(follow_symlinks=False):
+                total += entry.stat(follow_symlinks=False).st_size
     return total
 
 
@@ -181,7 +199,12 @@ def verify_generation(folder: Path, *, progress: Callable[[str, int], None] | No
         if fault is not None:
             report.faults.append(fault)
     expected = {artifact.path for artifact in manifest.artifacts} | {"manifest.json", "COMMIT"}
-    for name in sorted(set(os.listdir(folder)) - expected):  # noqa: PTH208  # names, not paths
+    try:
+        names = set(os.listdir(folder))  # noqa: PTH208  # names, not paths
+    except OSError as error:
+        report.faults.append(Fault("missing", folder.name, f"the folder cannot be read: {error.strerror}"))
+        names = set()
+    for name in sorted(names - expected):
         report.faults.append(Fault("extra", name, "the manifest does not name this file"))
     report.duration_s = time.perf_counter() - started
     return report
