@@ -22,6 +22,7 @@ import numpy.typing as npt
 import orjson
 
 from lineage_schemas.events import StepEvent
+from lineage_schemas.ids import MAX_STEP
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -232,7 +233,7 @@ class Layout:
             if hole.role == "metric":
                 metrics[hole.name] = values.astype(np.float64, copy=False)
             elif hole.role == "step":
-                if values.dtype != np.int64 or int(values.min()) < 1:
+                if values.dtype != np.int64 or int(values.min()) < 1 or int(values.max()) > MAX_STEP:
                     return None
                 step = cast("Ints", values)
             elif hole.role != "number":

@@ -18,8 +18,8 @@ SessionId = NewType("SessionId", str)
 GenerationName = NewType("GenerationName", str)
 
 RUN_ID_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-MAX_STEP: Final = 2**63 - 1
-"""Steps are signed 64-bit integers, in every file and in every column; a larger one is no step."""
+MAX_STEP: Final = 2**53
+"""No file has a larger step: up to here a step is exact in 64-bit integers and in the doubles that charts draw."""
 MAX_ORDINAL: Final = 10**9 - 1
 """Most sessions a run can name."""
 SESSION_ID_PATTERN: Final = r"^s[0-9]{2,9}-[0-9a-f]{8}$"

@@ -249,6 +249,19 @@ def test_a_marker_a_ledger_and_a_lock_of_any_bytes_are_read_or_passed_over(
         checkpoint_schema.parse_commit(data, "x")
 
 
+@pytest.mark.parametrize("step", [2**53, 2**53 + 1, 2**63 - 1, 2**63, 10**30])
+def test_a_step_is_read_alike_alone_and_among_many(tmp_path: Path, step: int) -> None:
+    """Many lines of one layout are read at once, a single one through the schema: both must draw the same line."""
+    line = json.dumps({"kind": "step", **RIGHT, "metrics": {"loss": 1.0}, "step": step}).encode() + b"\n"
+    counts = []
+    for copies in (1, 400):
+        folder = tmp_path / f"{RUN}-{copies}"
+        folder.mkdir()
+        (folder / "metrics.jsonl").write_bytes(line * copies)
+        counts.append(sum(map(len, Columns.open(folder, cache=False).sessions.values())))
+    assert counts == ([1, 400] if step <= ids.MAX_STEP else [0, 0])
+
+
 SHAPES = st.lists(st.one_of(st.integers(0, 5), st.sampled_from([2**31, 2**62, 10**30, -1])), max_size=4)
 TENSOR = st.fixed_dictionaries(
     {
