@@ -25,7 +25,7 @@ import orjson
 from lineage.errors import FormatError, NewerFormatError, NotFoundError, UsageError
 from lineage.history.segments import Segment, first_trained, segments
 from lineage.layout import RunDir
-from lineage.log.columns import Buffer, Columns, SessionColumns
+from lineage.log.columns import Buffer, Columns, MetricColumn, SessionColumns
 from lineage.log.layout import Floats, Ints
 from lineage.log.scan import Damage
 from lineage.runs.lock import LockOwner, probe
@@ -131,6 +131,7 @@ class _Trace:
         self.first_steps: list[int] = []  # the first two it logged
         self.base: float = 0.0
         self._relative = Buffer(np.float64)
+        self._derived: dict[str, tuple[MetricColumn, int]] = {}  # and of how many rows
         self._checked = 0
 
     def update(self) -> None:
@@ -175,6 +176,28 @@ class _Trace:
 
     def train_time(self, rows: Ints | slice) -> Floats:
         return self.base + self._relative.array[rows]
+
+    def derived(self, name: str) -> MetricColumn | None:
+        """A name of `DERIVED` computed for every row so far; None where the counters for it were not logged."""
+        duration = self.columns.duration_s
+        source = self.columns.optional(DERIVED[name]) if name in DERIVED else None
+        if duration is None or source is None:
+            return None
+        column, done = self._derived.get(name, (MetricColumn(), 0))
+        if done < len(self.columns):
+            duration, source = duration[done:], source[done:]
+            known = np.isfinite(source)
+            values = source
+            if name != "step_s":
+                known &= duration > 0
+                with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                    values = source / duration
+            if known.all():
+                column.append(values, None, done, len(values))
+            else:
+                column.append(values[known], np.flatnonzero(known).astype(np.int64), done, len(values))
+            self._derived[name] = (column, len(self.columns))
+        return column
 
     def train_time_at(self, step: int) -> float:
         """Training seconds when `step` was complete; those at the session's start when it is before its first row."""
@@ -247,6 +270,7 @@ class RunView:
         self._notes: list[Damage] = []
         self._traces: dict[SessionId, _Trace] = {}
         self._events: list[Event] = []
+        self._events_by_kind: dict[str, list[Event]] = {}
         self._ends: dict[str, SessionStatus] = {}
         self._num_looked_for_ends = 0  # lines of the log, steps apart
         self._history: list[_Piece] = []
@@ -283,6 +307,7 @@ class RunView:
         if self._columns.num_rebuilds != self._rebuilds or len(self._columns.rare) < self._num_looked_for_ends:
             self._rebuilds = self._columns.num_rebuilds
             self._events = []
+            self._events_by_kind = {}
             self._ends = {}
             self._num_looked_for_ends = 0
             self._traces = {}
@@ -500,15 +525,15 @@ class RunView:
             # Of a long log most lines are of other kinds; they are parsed when somebody asks for all.
             wanted = self._id_of(session) if session is not None else None
             return [line.event() for line in rare if line.kind == kind and wanted in (None, line.session)]
-        self._events += [line.event() for line in rare[len(self._events) :]]
+        new = [line.event() for line in rare[len(self._events) :]]
+        self._events += new
+        for event in new:
+            self._events_by_kind.setdefault(event.kind, []).append(event)
         chosen = self._id_of(session) if session is not None else None
         if kind is None and chosen is None:
             return list(self._events)
-        return [
-            event
-            for event in self._events
-            if (kind is None or event.kind == kind) and (chosen is None or event.session == chosen)
-        ]
+        among = self._events if kind is None else self._events_by_kind.get(kind, [])
+        return [event for event in among if chosen is None or event.session == chosen]
 
     def _id_of(self, session: int | str) -> SessionId:
         for candidate in self.record.sessions:
@@ -675,7 +700,7 @@ class RunView:
         for name in self.metrics:
             values, missing = [], []
             for piece in pieces:
-                found, rows = _values(piece.trace.columns, name)
+                found, rows = _values(piece.trace, name)
                 full = np.full(len(piece.trace.columns), np.nan)
                 absent = np.ones(len(full), dtype=np.bool_)
                 where = slice(None) if rows is None else rows
@@ -704,32 +729,18 @@ def _median_step_s(columns: SessionColumns | None) -> float | None:
     return float(np.median(recent)) if recent.size else None
 
 
-def _values(columns: SessionColumns, name: str) -> tuple[Floats, Ints | None]:
+def _values(trace: _Trace, name: str) -> tuple[Floats, Ints | None]:
     """Values of a metric in one session and the rows they belong to; None: every row."""
-    column = columns.metrics.get(name)
-    if column is not None:
-        return column.values, column.rows  # noqa: PD011  # no pandas here
-    duration = columns.duration_s
-    source = columns.optional(DERIVED[name]) if name in DERIVED else None
-    if duration is None or source is None:
+    column = trace.columns.metrics.get(name) or trace.derived(name)
+    if column is None:
         return np.empty(0), np.empty(0, np.int64)
-    if name == "step_s":
-        values = duration
-        known = np.isfinite(duration)
-    else:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            values = source / duration
-        known = np.isfinite(source) & (duration > 0)
-    if known.all():
-        return values, None
-    rows = np.flatnonzero(known).astype(np.int64)
-    return values[rows], rows
+    return column.values, column.rows  # noqa: PD011  # no pandas here
 
 
 def _cut(piece: _Piece, name: str, start: int) -> Stretch | int:
     """The values of one piece, from its `start`-th on; when it has no more than that, how many it has."""
     columns = piece.trace.columns
-    values, rows = _values(columns, name)
+    values, rows = _values(piece.trace, name)
     if piece.rows is None:
         lo, hi = piece.lo, min(piece.hi, len(columns))
         if rows is not None:

@@ -12,9 +12,10 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lineage.history.segments import Segment
 from lineage_schemas.events import (
@@ -89,28 +90,33 @@ def chart_models(
     return builder.models(names, x, verdicts or {})
 
 
-class _Column:
+Number = TypeVar("Number", bound=np.generic)
+
+
+class _Column(Generic[Number]):
     """An array that grows at its end; what it handed out stays as it was."""
 
-    def __init__(self) -> None:
-        self._data: Floats = np.empty(0)
+    def __init__(self, kind: type[Number]) -> None:
+        self._data: NDArray[Number] = np.empty(0, kind)
         self.size = 0
 
     def reserve(self, count: int) -> None:
         """Make room for `count` more values at once, so that parts of a long series are copied only once."""
         needed = self.size + count
         if needed > self._data.size:
-            grown = np.empty(max(needed, self._data.size + self._data.size // 2 if self.size else 0))
+            grown: NDArray[Number] = np.empty(
+                max(needed, self._data.size + self._data.size // 2 if self.size else 0), self._data.dtype
+            )
             grown[: self.size] = self._data[: self.size]
             self._data = grown
 
-    def extend(self, values: Floats | Ints) -> None:
+    def extend(self, values: Floats | Ints | NDArray[Number]) -> None:
         self.reserve(values.size)
         self._data[self.size : self.size + values.size] = values
         self.size += values.size
 
     @property
-    def array(self) -> Floats:
+    def array(self) -> NDArray[Number]:
         return self._data[: self.size]
 
 
@@ -118,41 +124,61 @@ class _Column:
 class _Rows:
     """Rows of one metric: steps, x, values, and where the line breaks."""
 
-    step: Floats
+    step: Floats | Ints
     x: Floats
     y: Floats
     breaks: Ints
     lead: Floats | None = None
+    is_finite: bool | None = None  # x; None: nobody looked
 
 
 class _Ruler:
     """Steps and x of rows; metrics that were logged at the same steps share one."""
 
     def __init__(self, axis: Axis) -> None:
-        self.step = _Column()
-        self.x = self.step if axis == "step" else _Column()
+        self.axis = axis
+        self.x = _Column(np.float64)
+        self.steps = None if axis == "step" else _Column(np.int64)  # x has them otherwise
         self.breaks: list[int] = []
         self.last_session: int | None = None
+        self.is_finite = True
+
+    @property
+    def size(self) -> int:
+        return self.x.size
+
+    @property
+    def step(self) -> Floats | Ints:
+        return self.x.array if self.steps is None else self.steps.array
+
+    def reserve(self, count: int) -> None:
+        self.x.reserve(count)
+        if self.steps is not None:
+            self.steps.reserve(count)
+
+    def extend(self, step: Ints, x: Floats | Ints) -> None:
+        self.x.extend(x)
+        if self.steps is not None:
+            self.steps.extend(step)
+            self.is_finite = self.is_finite and bool(np.isfinite(x).all())
 
     def has(self, parts: Sequence[Stretch], start: int) -> bool:
         """Whether its rows from `start` on are those of the parts."""
-        if self.step.size != start + sum(len(part) for part in parts):
+        if self.size != start + sum(len(part) for part in parts):
             return False
-        steps = self.step.array[start:]
+        steps = self.step[start:]
         for part in parts:
             if not np.array_equal(steps[: len(part)], part.step):
                 return False
             steps = steps[len(part) :]
         return True
 
-    def copy(self, size: int) -> _Ruler:
+    def copy(self, size: int, last_session: int | None) -> _Ruler:
         """Its first rows, in a ruler of their own."""
-        twin = _Ruler("step" if self.x is self.step else "train")
-        twin.step.extend(self.step.array[:size])
-        if twin.x is not twin.step:
-            twin.x.extend(self.x.array[:size])
+        twin = _Ruler(self.axis)
+        twin.extend(self.step[:size].astype(np.int64), self.x.array[:size])
         twin.breaks = [at for at in self.breaks if at < size]
-        twin.last_session = self.last_session
+        twin.last_session = last_session
         return twin
 
 
@@ -161,7 +187,7 @@ class _Grown:
 
     def __init__(self) -> None:
         self.ruler: _Ruler | None = None
-        self.y = _Column()
+        self.y = _Column(np.float64)
         self.last_session: int | None = None
 
     def rows(self) -> _Rows:
@@ -170,7 +196,7 @@ class _Grown:
             return _Rows(np.empty(0), np.empty(0), np.empty(0), NO_INDEX)
         size = self.y.size  # the ruler may have grown with another metric
         breaks = np.array([at for at in ruler.breaks if at < size], dtype=np.int64)
-        return _Rows(ruler.step.array[:size], ruler.x.array[:size], self.y.array, breaks)
+        return _Rows(ruler.step[:size], ruler.x.array[:size], self.y.array, breaks, is_finite=ruler.is_finite)
 
 
 class _Clock:
@@ -180,8 +206,8 @@ class _Clock:
         self.axis = axis
         self.segments = {segment.session: segment for segment in segments}
         self.by_ordinal = {segment.ordinal: segment for segment in segments}
-        self.effective: tuple[Floats, Floats] = (np.empty(0), np.empty(0))
-        self.of_session: dict[SessionId, tuple[Floats, Floats]] = {}
+        self.effective: tuple[Floats | Ints, Floats] = (np.empty(0), np.empty(0))
+        self.of_session: dict[SessionId, tuple[Floats | Ints, Floats]] = {}
 
     def at(self, session: SessionId, step: float, ts: float) -> float:
         """X of a moment of a session; nan where nobody knows."""
@@ -200,7 +226,7 @@ class _Clock:
         return _lookup(steps, xs, step)
 
 
-def _lookup(steps: Floats, xs: Floats, step: float) -> float:
+def _lookup(steps: Floats | Ints, xs: Floats, step: float) -> float:
     """X of the last row at or before a step; of the first row for an earlier one."""
     if not steps.size:
         return math.nan
@@ -220,6 +246,7 @@ class _Builder:
         self._counted = _Ruler("tokens")
         self._num_durations = 0
         self._old: dict[tuple[str, SessionId], _Rows] = {}  # rows of sessions that will get no more
+        self._kept_evals: dict[str, tuple[tuple[int, int], SeriesData | None]] = {}
         self._settled = _Happenings()
         self._last_seen: dict[tuple[str, str], float] = {}  # by session and state
 
@@ -231,6 +258,7 @@ class _Builder:
             self._grown.clear()
             self._counted, self._num_durations = _Ruler("tokens"), 0
             self._old.clear()
+            self._kept_evals.clear()
             self._last_seen.clear()
             self._settled = _Happenings()
             self._version, self._axis = view.history_version, axis
@@ -248,7 +276,9 @@ class _Builder:
         if ruler is not None and axis in {"train", "tokens"}:
             self._set_clock(view, clock, ruler)
         events = view.events()
-        self._settled.take(events, clock, max(len(events) - UNSETTLED, 0))
+        # Where x is in the event itself, only a session that run.json does not have yet can leave it open.
+        unsettled = UNSETTLED if axis in {"train", "tokens"} else UNSETTLED // 16
+        self._settled.take(events, clock, max(len(events) - unsettled, 0))
         happened = self._settled.copy()
         happened.take(events, clock, len(events))
         last_seen = self._find_last_seen(view, happened.last_ts)
@@ -291,19 +321,29 @@ class _Builder:
             for segment in view.segments
             if segment.num_superseded and (found := self._superseded(view, name, segment, clock)).x.size
         ]
+        if (evals := self._evals(view, name, clock)) is not None:
+            curves.append(evals)
+        return curves
+
+    def _evals(self, view: RunView, name: str, clock: _Clock) -> SeriesData | None:
+        """The evaluations of this metric; made anew only when there are more of them."""
+        logged = view.events("eval")
+        reached = min(view.last_step or 0, max((event.step or 0 for event in logged[-UNSETTLED:]), default=0))
+        stamp = (len(logged), reached)
+        if (kept := self._kept_evals.get(name)) is not None and kept[0] == stamp:
+            return kept[1]
+        curve: SeriesData | None = None
         evals = view.evals(metric=name)
         if len(evals):
             steps = evals.step.astype(np.float64)
-            x = np.array(
-                [_eval_x(clock, row, steps, evals) for row in range(len(evals))],
-                dtype=np.float64,
-            )
+            x = np.array([_eval_x(clock, row, steps, evals) for row in range(len(evals))], dtype=np.float64)
             order = np.argsort(x, kind="stable")
             order = order[np.isfinite(x[order])]
-            turns = np.flatnonzero(np.diff(evals.session[order])) + 1 if clock.axis == "wall" else np.empty(0, np.int64)
+            turns = np.flatnonzero(np.diff(evals.session[order])) + 1 if clock.axis == "wall" else NO_INDEX
             eval_rows = _Rows(steps[order], x[order], evals.value[order], turns.astype(np.int64))
-            curves.append(replace(_series(name, f"{name}/eval", "eval", eval_rows, clock.axis), hue=1, smooth=False))
-        return curves
+            curve = replace(_series(name, f"{name}/eval", "eval", eval_rows, clock.axis), hue=1, smooth=False)
+        self._kept_evals[name] = (stamp, curve)
+        return curve
 
     def _effective(self, view: RunView, name: str, axis: Axis) -> _Rows:
         grown = self._grown.setdefault(name, _Grown())
@@ -326,38 +366,29 @@ class _Builder:
                 return ruler
         if own is None:
             own = _Ruler(axis)
-        elif own.step.size != start:  # another metric went on without this one
-            own = own.copy(start)
-            own.last_session = grown.last_session
-        count = sum(len(part) for part in parts)
-        own.step.reserve(count)
-        own.x.reserve(count)
+        elif own.size != start:  # another metric went on without this one
+            own = own.copy(start, grown.last_session)
+        own.reserve(sum(len(part) for part in parts))
         for part in parts:
-            self._measure(own, part, axis)
-        return own
-
-    def _measure(self, ruler: _Ruler, part: Stretch, axis: Axis) -> None:
-        if axis == "wall" and ruler.last_session not in {None, part.session}:
-            ruler.breaks.append(ruler.step.size)
-        ruler.last_session = part.session
-        if ruler.x is not ruler.step:
+            if axis == "wall" and own.last_session not in {None, part.session}:
+                own.breaks.append(own.size)
+            own.last_session = part.session
             x = self._positions(part, axis)
             if axis in {"wall", "train"}:
-                before = ruler.x.array[-1] if ruler.x.size else -math.inf
+                before = own.x.array[-1] if own.size else -math.inf
                 x = np.maximum.accumulate(np.maximum(x, before))  # a clock that was set back must not fold the line
-            ruler.x.extend(x)
-        ruler.step.extend(part.step)
+            own.extend(part.step, x)
+        return own
 
-    def _positions(self, part: Stretch, axis: Axis) -> Floats:
+    def _positions(self, part: Stretch, axis: Axis) -> Floats | Ints:
         if axis == "train":
             return part.train_time
         if axis == "wall":
             return part.time
-        step = part.step.astype(np.float64)
         if axis == "tokens" and self._tokens is not None:
-            at = np.searchsorted(self._tokens.step, step, side="right") - 1
+            at = np.searchsorted(self._tokens.step, part.step, side="right") - 1
             return np.where(at >= 0, self._tokens.x[np.maximum(at, 0)], 0.0)
-        return step
+        return part.step
 
     def _superseded(self, view: RunView, name: str, segment: Segment, clock: _Clock) -> _Rows:
         """The rows of a session that a later one trained again, from the last row both share."""
@@ -418,15 +449,13 @@ class _Builder:
     def _count_tokens(self, view: RunView) -> _Rows | None:
         """Tokens consumed along the effective history, extended by what was appended."""
         counted = self._counted
-        found = _tokens_of(view, None, start=counted.step.size, start_s=self._num_durations)
+        found = _tokens_of(view, None, start=counted.size, start_s=self._num_durations)
         if found is not None:
             rows, num_durations = found
             self._num_durations += num_durations
             before = float(counted.x.array[-1]) if counted.x.size else 0.0
-            counted.step.extend(rows.step)
-            counted.x.extend(rows.x + before)
-        steps = counted.step.array
-        return _Rows(steps, counted.x.array, steps, NO_INDEX) if steps.size else None
+            counted.extend(rows.step.astype(np.int64), rows.x + before)
+        return _Rows(counted.step, counted.x.array, counted.x.array, NO_INDEX) if counted.size else None
 
     def _find_last_seen(self, view: RunView, last: dict[str, float]) -> dict[str, float]:
         """Unix seconds of the last sign of life of each session, those of its events given."""
@@ -461,10 +490,12 @@ _BUILDERS: Final[weakref.WeakKeyDictionary[RunView, _Builder]] = weakref.WeakKey
 
 def _series(name: str, key: str, label: str, rows: _Rows, axis: Axis) -> SeriesData:
     """Rows as a curve; rows without an x are counted, not drawn."""
-    good = np.isfinite(rows.x)
-    dropped = int(rows.x.size - np.count_nonzero(good))
-    step = None if axis == "step" else rows.step.astype(np.int64)
+    step = None if axis == "step" else rows.step.astype(np.int64, copy=False)
     x, y, breaks = rows.x, rows.y, rows.breaks
+    dropped = 0
+    if not rows.is_finite:
+        good = np.isfinite(x)
+        dropped = int(x.size - np.count_nonzero(good))
     if dropped:
         x, y, step = x[good], y[good], None if step is None else step[good]
         breaks = np.searchsorted(np.flatnonzero(good), breaks)

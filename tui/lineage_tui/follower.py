@@ -249,6 +249,8 @@ class RunFollower:
             warm=self._warm(view.history_version, models, wanted.smoothing),
             last_step=view.last_step,
             resumes=self._resumes,
+            num_skipped=len(view.events("fp16_skip")),
+            last_seen={session.id: last for session in view.sessions if (last := view.seen(session.id)[1]) > 0},
             num_bytes=view.size_bytes,
             num_unread=view.num_unread_bytes,
             version=self._version,

@@ -63,6 +63,8 @@ class Snapshot:
         models: a chart for each wanted metric; empty while `loading`.
         version: counts up with each snapshot of this run.
         resumes: the verdict on each session that carried on, compared anew from the log.
+        num_skipped: optimizer steps that FP16 scaling skipped.
+        last_seen: Unix seconds of the last line of each session.
         num_bytes, num_unread: size of the log, and how much of it this picture does not know yet.
         warm: long curves of the models, smoothed as wanted; whoever draws takes it and nobody else may touch it.
         live: a process holds the run's lock.
@@ -82,6 +84,8 @@ class Snapshot:
     resumes: Mapping[str, ResumeAudit] = field(default_factory=dict)
     num_bytes: int = 0
     num_unread: int = 0
+    num_skipped: int = 0
+    last_seen: Mapping[str, float] = field(default_factory=dict)
     version: int = 0
     read_at: float = 0.0
     warm: Memo | None = field(default=None, compare=False)
@@ -89,10 +93,6 @@ class Snapshot:
     @property
     def live(self) -> bool:
         return self.state in {"running", "stalled"}
-
-    @property
-    def num_skipped(self) -> int:
-        return sum(event.kind == "fp16_skip" for event in self.events)
 
     def segment(self, session: str) -> Segment | None:
         return next((segment for segment in self.segments if segment.session == session), None)

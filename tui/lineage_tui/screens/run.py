@@ -37,6 +37,8 @@ SMOOTHINGS: Final = (0.0, 0.6, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
 MAX_PANES: Final = 4
 LATE_S: Final = 2.0
 """What changes no dot is drawn this late: the last value, the axis."""
+TOLD_S: Final = 0.5
+"""Counts in the header and the list of sessions change this often, when nothing else does."""
 Where = Literal["left", "right", "up", "down"]
 
 
@@ -57,6 +59,7 @@ class RunScreen(LineageScreen):
         self._loaded_for: tuple[str, ...] = ()
         self._pending_step: tuple[int, str | None] | None = None
         self._drawn_at = 0.0
+        self._told_at = 0.0
         self._timer: Timer | None = None
         self._late: Timer | None = None
         self._drawn_stamp: tuple[object, ...] = ()
@@ -114,7 +117,6 @@ class RunScreen(LineageScreen):
         self.request_draw()
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
-        super().snapshot_changed(snapshot)
         main = self.lineage.snapshot
         if main is None:
             return
@@ -131,11 +133,20 @@ class RunScreen(LineageScreen):
             step, session = self._pending_step
             self._pending_step = None
             self.show_step(step, session)
-        self._show_sessions(main)
-        if self._is_visible():
+        visible = self._is_visible()
+        if visible or monotonic() - self._told_at >= TOLD_S:
+            self._told_at = monotonic()
+            super().snapshot_changed(snapshot)
+            self._show_sessions(main)
+        if visible:
             self.request_draw()
         elif self._late is None:
-            self._late = self.set_timer(LATE_S, self.request_draw)
+            self._late = self.set_timer(LATE_S, self._draw_late)
+
+    def _draw_late(self) -> None:
+        if self.lineage.snapshot is not None:
+            self._show_sessions(self.lineage.snapshot)
+        self.request_draw()
 
     def _stamp(self) -> tuple[object, ...]:
         """What of the pictures is drawn beside the curves."""

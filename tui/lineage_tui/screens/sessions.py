@@ -94,9 +94,6 @@ def lasted(session: Session, now: float, *, live: bool, last_event_at: float | N
 def session_rows(snapshot: Snapshot, glyphs: Glyphs, now: float, *, compact: bool = False, fits: str = "") -> list[Row]:
     """A row per session, oldest first."""
     rows = []
-    last_seen: dict[str, float] = {}
-    for event in snapshot.events:
-        last_seen[event.session] = max(event.ts, last_seen.get(event.session, 0.0))
     for session in sorted(snapshot.record.sessions, key=lambda s: s.ordinal):
         segment = snapshot.segment(session.id)
         state = snapshot.session_states.get(session.id, session.status)
@@ -120,7 +117,7 @@ def session_rows(snapshot: Snapshot, glyphs: Glyphs, now: float, *, compact: boo
         else:
             superseded = segment.num_superseded if segment else 0
             is_live = state in {"running", "stalled"}
-            seconds = lasted(session, now, live=is_live, last_event_at=last_seen.get(session.id))
+            seconds = lasted(session, now, live=is_live, last_event_at=snapshot.last_seen.get(session.id))
             cells = (
                 Cell(str(session.ordinal), "strong"),
                 shown_state,
