@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from lineage.errors import FormatError, NewerFormatError, NotFoundError, UsageError
@@ -649,7 +650,13 @@ class RunView:
 
     # -- frames ------------------------------------------------------------------------------------------------------
 
-    def to_polars(self, superseded: bool = False) -> pl.DataFrame:
+    def to_polars(
+        self,
+        superseded: bool = False,
+        *,
+        session: int | str | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> pl.DataFrame:
         """A row for each step: step, session, time, train_time, and a column for each of `metrics`.
 
         Null stands where a step has no value, NaN where NaN was logged.
@@ -659,33 +666,62 @@ class RunView:
         """
         polars = _optional_module("polars")
         frame: dict[str, Any] = {}
-        for name, (values, missing) in self._table(superseded=superseded).items():
+        for name, (values, missing) in self.table(superseded, session=session, metrics=metrics).items():
             column = polars.Series(name, values)
             frame[name] = (
                 column if missing is None else column.zip_with(polars.Series(~missing), column.clear(len(column)))
             )
         return polars.DataFrame(frame)
 
-    def to_pandas(self, superseded: bool = False) -> pd.DataFrame:
+    def to_pandas(
+        self,
+        superseded: bool = False,
+        *,
+        session: int | str | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> pd.DataFrame:
         """As `to_polars`; where a step has no value stands NaN, as is pandas' custom.
 
         Raises:
             UsageError: pandas is not installed.
         """
         pandas = _optional_module("pandas")
-        return pandas.DataFrame({name: values for name, (values, _) in self._table(superseded=superseded).items()})
+        table = self.table(superseded, session=session, metrics=metrics)
+        return pandas.DataFrame({name: values for name, (values, _) in table.items()})
 
-    def _table(self, *, superseded: bool) -> dict[str, tuple[Any, Any]]:
-        """Columns of equal length, each with a mask of the rows without a value (None: all have one)."""
+    def table(
+        self,
+        superseded: bool = False,
+        *,
+        session: int | str | None = None,
+        metrics: Sequence[str] | None = None,
+    ) -> dict[str, tuple[Ints | Floats, npt.NDArray[np.bool_] | None]]:
+        """A row for each step: columns of equal length, each with a mask of the rows without a value (None: no such).
+
+        Args:
+            superseded: a row for every attempt at a step, in order of the log.
+            session: only what this session (id or ordinal) trained; all of it.
+            metrics: these, in this order; None: all of `RunView.metrics`.
+
+        The first columns are step, session, time and train_time; a metric that is called like one of them, or like a
+        metric before it, has `metric.` before its name.
+
+        Raises:
+            NotFoundError: there is no such session or metric.
+        """
+        chosen = list(dict.fromkeys(self.metrics if metrics is None else metrics))
+        for name in chosen:
+            if name not in self.metrics:
+                raise NotFoundError(f"no metric is called {name!r}", self.record.id)
         pieces = [
             piece if piece.rows is not None else _Piece(piece.trace, piece.lo, piece.hi, np.arange(piece.lo, piece.hi))
-            for piece in self._pieces(superseded=superseded, session=None)
+            for piece in self._pieces(superseded=superseded, session=session)
         ]
 
         def joined(parts: list[Any], dtype: type) -> Any:
             return np.concatenate(parts) if parts else np.empty(0, dtype)
 
-        table: dict[str, tuple[Any, Any]] = {
+        table: dict[str, tuple[Any, npt.NDArray[np.bool_] | None]] = {
             "step": (joined([p.trace.columns.step[p.rows] for p in pieces], np.int64), None),
             "session": (
                 joined([np.full(len(p.rows), p.trace.ordinal) for p in pieces if p.rows is not None], np.int64),
@@ -697,7 +733,7 @@ class RunView:
                 None,
             ),
         }
-        for name in self.metrics:
+        for name in chosen:
             values, missing = [], []
             for piece in pieces:
                 found, rows = _values(piece.trace, name)
@@ -708,6 +744,8 @@ class RunView:
                 values.append(full[piece.rows])
                 missing.append(absent[piece.rows])
             mask = joined(missing, np.bool_)
+            while name in table:
+                name = f"metric.{name}"  # noqa: PLW2901  # the column's, from here on
             table[name] = (joined(values, np.float64), mask if mask.any() else None)
         return table
 

@@ -30,6 +30,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
     "ls": ("lineage.cli.ls:LsCommand", "the runs of a folder: state, sessions, steps, last loss, age"),
     "show": ("lineage.cli.show:ShowCommand", "a run, or one of its sessions, in full"),
     "log": ("lineage.cli.log:LogCommand", "the events of a run"),
+    "export": ("lineage.cli.export:ExportCommand", "the steps of a run as CSV, JSON or Parquet"),
     "audit": ("lineage.cli.audit:AuditCommand", "the continuation verdict of each resume"),
     "diff": ("lineage.cli.diff:DiffCommand", "recipes and environments of two sessions, compared and graded"),
     "explain": ("lineage.cli.explain:ExplainCommand", "what happened around a step, or at each abrupt change"),

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -140,14 +140,23 @@ class Output:
             import json
 
             data = json.dumps(ready, ensure_ascii=False, indent=2 if indent else None)
-        self.stream.write(_escaped(data, keep="\n") + "\n")
+        self.stream.write(escaped(data, keep="\n") + "\n")
 
     def raw_line(self, data: bytes) -> None:
         """A JSON line of a file as it is, but for characters a terminal would obey or hide: those are JSON-escaped.
 
         Also in a pipe, behind which `head` or `less` so often writes to a terminal; the values are the same.
         """
-        self.stream.write(_escaped(data.decode("utf-8", "replace")) + "\n")
+        self.stream.write(escaped(data.decode("utf-8", "replace")) + "\n")
+
+    def parts(self, parts: Iterable[str]) -> None:
+        """Text in parts, each composed by this program and with its own line ends."""
+        self.stream.writelines(parts)
+
+    def binary(self, data: bytes) -> None:
+        """Bytes as they are: for a pipe or a file."""
+        self.stream.flush()
+        self.stream.buffer.write(data)
 
     def flush(self) -> None:
         self.stream.flush()
@@ -200,7 +209,7 @@ class Output:
         )
 
 
-def _escaped(text: str, keep: str = "") -> str:
+def escaped(text: str, keep: str = "") -> str:
     """JSON text with characters outside of the printable ones as JSON escapes; they occur inside strings alone."""
     if text.isascii() and text.isprintable():
         return text
