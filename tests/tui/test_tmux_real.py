@@ -76,11 +76,12 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
         one.stop()
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 50)])
 def test_a_run_is_looked_at_with_real_keys(size, terminal, run_dir: Path) -> None:
     term = terminal(size)
     term.start("tui", str(run_dir))
-    text = term.wait(lambda now: "s2 exact" in now and "tokens_per_s" in now and len(now.split("\n")) >= size[1])
+    words = ("s2 exact", "tokens_per_s", "▼", "q quit")
+    text = term.wait(lambda now: all(word in now for word in words) and len(now.split("\n")) >= size[1])
     lines = text.rstrip("\n").split("\n")
     assert "beta" in lines[0]
     assert "completed" in lines[0]

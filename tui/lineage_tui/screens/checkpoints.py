@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -27,6 +27,7 @@ from lineage_tui.widgets.words import age, count, plain, plural, size, to_ascii
 if TYPE_CHECKING:
     from lineage.checkpoint import generations
     from lineage.checkpoint.verify import Fault, VerifyReport
+    from lineage.history.whence import Whence
     from lineage.view import RunView
 
 COLUMNS: Final = (
@@ -349,42 +350,85 @@ def pin_generation(view: RunView, name: str, *, pinned: bool) -> None:
 
 
 def chain_of(view: RunView, one: Generation, *, ascii_only: bool = False) -> Content:
-    """From a checkpoint back to where it all began: session by session, across forks as far as the runs are here."""
+    """From a checkpoint back to where it all began: session by session, across forks as far as the runs are here.
+
+    What is on disk says by its manifest who made it, as `lineage whence` tells; a checkpoint that is gone, or damaged,
+    is known from run.json and its name alone, and that is said.
+    """
     from lineage_tui.screens.tree import read_family
 
     family = {id_: run for id_, (_, run) in read_family(view).items()}
     lines = [joined([toned(plain(one.name, 80), "strong"), toned(f"  step {one.step:,}", "dim")])]
-    run: Run | None = view.record
-    name: str | None = one.name
-    seen: set[tuple[str, str]] = set()
-    while run is not None and name is not None and (run.id, name) not in seen:
-        seen.add((run.id, name))
-        session = _maker(run, name)
-        if session is None:
-            lines.append(toned(f"  no session of {plain(run.name, 60)} says that it saved it", "warn"))
-            break
-        verdict, tone = verdict_text(session)
-        lines.append(
-            joined(
-                [
-                    toned("  saved by   " if len(lines) == 1 else "  which came from  ", "dim"),
-                    Content(f"{plain(run.name, 60)}, session {session.ordinal}, {started_from(session)}  "),
-                    toned(verdict, tone),
-                ]
-            )
-        )
-        name = session.start.checkpoint
-        if name is None:
-            lines.append(toned("  where it began", "dim"))
-            break
-        lines.append(joined([toned("  restored   ", "dim"), Content(plain(name, 80))]))
-        if session.start.run is not None and session.start.run != run.id:
-            lines.append(joined([toned("  of the run  ", "dim"), Content(plain(session.start.run, 80))]))
-            if session.start.run not in family:
-                lines.append(toned("  which is not in this folder", "warn"))
-            run = family.get(session.start.run)
+    found = _whence(view, one)
+    if found is not None and found.matches:
+        match = found.matches[0]
+        lines.append(toned(f"  recognised by {HOW_WORDS[match.how]}", "dim"))
+        facts = (("recipe", match.recipe), ("commit", match.commit))
+        lines += [joined([toned(f"  {word}  ", "dim"), Content(plain(fact, 80))]) for word, fact in facts if fact]
+        links = [(link.run, link.session, link.checkpoint) for link in found.ancestry]
+    else:
+        lines.append(toned("  not on disk as it was saved: told from run.json alone", "warn"))
+        links = _recorded_links(view.record, one.name, family)
+    for number, (run_id, session_id, name) in enumerate(links):
+        if number:
+            lines.append(joined([toned("  restored   ", "dim"), Content(plain(name or "", 80))]))
+        lines.append(_link_line(family.get(run_id), run_id, session_id, view.record.id))
+    last_run = family.get(links[-1][0]) if links else None
+    last = next((s for s in last_run.sessions if s.id == links[-1][1]), None) if last_run is not None else None
+    if not links:
+        lines.append(toned(f"  no session of {plain(view.record.name, 60)} says that it saved it", "warn"))
+    elif last is not None and last.start.checkpoint is None:
+        lines.append(toned("  where it began", "dim"))
+    elif last is not None and last.start.run is not None and last.start.run not in family:
+        lines.append(toned(f"  which forked from {plain(last.start.run, 60)}, not in this folder", "warn"))
     text = Content("\n").join(lines)
     return Content(to_ascii(text.plain)) if ascii_only else text
+
+
+HOW_WORDS: Final = {
+    "manifest": "its own manifest",
+    "artifact": "the hash of the file",
+    "tensors": "its tensors",
+    "some tensors": "a part of the checkpoint's tensors",
+}
+
+
+def _whence(view: RunView, one: Generation) -> Whence | None:
+    """What `lineage whence` says of the folder; None when there is none that can be read."""
+    from lineage.errors import LineageError
+    from lineage.history.whence import whence
+
+    folder = (view.dir.exports_dir / one.name) if one.state == "export" else view.dir.generation(one.name)
+    try:
+        return whence(folder, [view.dir.path.parent])
+    except (LineageError, OSError, ValueError):
+        return None
+
+
+def _link_line(run: Run | None, run_id: str, session_id: str, here: str) -> Content:
+    """Whose session it was, how it started, and how it carried on."""
+    session = next((s for s in run.sessions if s.id == session_id), None) if run is not None else None
+    if run is None or session is None:
+        return joined([toned("  saved by   ", "dim"), Content(f"{plain(run_id, 60)}, session {plain(session_id, 20)}")])
+    verdict, tone = verdict_text(session)
+    elsewhere = f" ({plain(run_id, 60)})" if run_id != here else ""
+    words = f"{plain(run.name, 60)}{elsewhere}, session {session.ordinal}, {started_from(session)}  "
+    return joined([toned("  saved by   ", "dim"), Content(words), toned(verdict, tone)])
+
+
+def _recorded_links(record: Run, name: str, family: Mapping[str, Run]) -> list[tuple[str, str, str | None]]:
+    """Run, session and generation on the way back, as far as run.json of the runs that are here tells."""
+    links: list[tuple[str, str, str | None]] = []
+    run: Run | None = record
+    wanted: str | None = name
+    while run is not None and wanted is not None:
+        session = _maker(run, wanted)
+        if session is None or (run.id, session.id, wanted) in links:
+            break
+        links.append((run.id, session.id, wanted))
+        wanted = session.start.checkpoint
+        run = family.get(session.start.run) if session.start.run is not None else run
+    return links
 
 
 def _maker(run: Run, name: str) -> Session | None:
