@@ -1,13 +1,24 @@
-"""Time to draw one chart of the terminal UI, from 400 to ten million points a series."""
+"""The terminal UI: time to draw one chart, and with `--full` a run of ten million points opened, used and followed."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks import read
+from benchmarks.peers import ROOT
 from benchmarks.report import Figure, Report
+from benchmarks.synthetic import METRICS, write_run
+from lineage.layout import RunDir
 from lineage_tui.plot import ChartModel, Mark, Memo, SeriesData, Span, View, VLine, render
 
 SIZE = (200, 50)
@@ -75,7 +86,91 @@ def measure(points: list[int], budget_s: float) -> list[dict[str, Figure]]:
     return rows
 
 
-def run(*, quick: bool = False) -> Report:
+def _child(mode: str, folder: Path, *words: str) -> dict[str, float]:
+    """The figures of `benchmarks.tui_app` in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.tui_app", mode, str(folder), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def screens(steps: int = 2_000_000, rounds: int = 3, follow_s: float = 30.0) -> Report:
+    """A run opened cold and warm in turns with DuckDB's reading of the same file; then a long log followed."""
+    found: dict[str, list[dict[str, float]]] = {"cold": [], "warm": [], "duckdb": []}
+    with tempfile.TemporaryDirectory(prefix="bench-tui-") as scratch:
+        made = write_run(
+            Path(scratch),
+            steps=steps,
+            sessions=4,
+            metrics=len(METRICS),
+            overlap=500,
+            skip_every=5003,
+            checkpoint_every=max(1000, steps // 100),
+            eval_every=max(1000, steps // 200),
+        )
+        small = _child("open", write_run(Path(scratch), steps=600, sessions=4, metrics=len(METRICS), name="small"))
+        num_points = steps * len(METRICS)
+        log_mb = RunDir(made).log.stat().st_size / 1e6
+        has_duckdb = read.python_for("duckdb") is not None
+        for _ in range(rounds):
+            shutil.rmtree(RunDir(made).cache_dir, ignore_errors=True)
+            found["cold"].append(_child("open", made))
+            found["warm"].append(_child("open", made))
+            if has_duckdb:
+                found["duckdb"].append(read.measure("duckdb", made))
+    with tempfile.TemporaryDirectory(prefix="bench-tui-") as scratch:
+        growing = write_run(
+            Path(scratch), steps=steps // 2, sessions=3, metrics=len(METRICS), skip_every=211, live=True
+        )
+        growing_mb = RunDir(growing).log.stat().st_size / 1e6
+        followed = _child("follow", growing, str(follow_s))
+
+    def median(kind: str, name: str) -> float:
+        return statistics.median(one[name] for one in found[kind])
+
+    columns_mb = steps * (len(METRICS) + 4) * 8 / 1e6  # and step, time, duration and tokens
+    rows: list[dict[str, Figure]] = [
+        {
+            "opened": kind,
+            "first frame s": round(median(kind, "first_s"), 2),
+            "complete s": round(median(kind, "complete_s"), 2),
+            "complete CPU s": round(median(kind, "complete_cpu_s"), 2),
+            "MB more than for 600 steps": round(median(kind, "mb") - small["mb"]),
+            "a key, CPU ms": round(median(kind, "key_ms"), 1),
+            "p99": round(median(kind, "key_p99_ms"), 1),
+        }
+        for kind in ("cold", "warm")
+    ]
+    report = Report(f"tui: {num_points:,} points ({log_mb:,.0f} MB) at 200x50, four charts", rows)
+    goals = report.goals
+    for kind in ("cold", "warm"):
+        first, key, p99 = median(kind, "first_s"), median(kind, "key_ms"), median(kind, "key_p99_ms")
+        goals[f"{kind}: first frame within 1 s ({first:.2f})"] = first < 1
+        goals[f"{kind}: a key takes under 50 ms ({key:.0f}), and under 100 at the 99th percentile ({p99:.0f})"] = (
+            key < 50 and p99 < 100
+        )
+        factor = (median(kind, "mb") - small["mb"]) / columns_mb
+        goals[f"{kind}: memory at most 3x the columns of {columns_mb:,.0f} MB ({factor:.1f}x)"] = factor <= 3
+    warm_s = median("warm", "complete_s")
+    goals[f"warm: complete within 0.5 s ({warm_s:.2f})"] = warm_s < 0.5
+    if has_duckdb:
+        wall = median("cold", "complete_s") / median("duckdb", "s")
+        cpu = median("cold", "complete_cpu_s") / median("duckdb", "cpu_s")
+        goals[f"cold: complete within 3x of DuckDB's reading ({wall:.1f}x; processor time {cpu:.1f}x)"] = wall <= 3
+    share = followed["share"]
+    goals[f"{growing_mb:,.0f} MB growing by 100 lines a second: under a tenth of a core ({share:.1%})"] = share < 0.1
+    report.notes += [
+        f"medians of {rounds} rounds, from the start of the app (Textual is imported)",
+        f"{median('warm', 'num_series'):.0f} series in the four charts; keys: zoom, pan, cursor, jumps to events and sessions",
+        (
+            f"following: {followed['pictures_hz']:.1f} pictures and {followed['steps_hz']:.0f} steps a second, "
+            f"{followed['grown_mb']:+.1f} MB in {follow_s:.0f} s"
+        ),
+    ]
+    return report
+
+
+def run(*, quick: bool = False, full: bool = False) -> Report:
     rows = measure([400, 40_000] if quick else [400, 4_000, 40_000, 1_000_000, 10_000_000], 0.2 if quick else 1.0)
     report = Report("tui: one 200x50 braille chart with phases, boundaries and events, CPU milliseconds a frame", rows)
     for num_series, limit in GOALS.items():
@@ -83,5 +178,7 @@ def run(*, quick: bool = False) -> Report:
         report.goals[f"a pan with {num_series} series of any length takes at most {limit} ms ({worst})"] = (
             worst <= limit
         )
+    if full:
+        report.more.append(screens(100_000, 1, 5.0) if quick else screens())
     report.notes.append("first: with nothing kept from an earlier frame; for long series that is the pyramid, once")
     return report

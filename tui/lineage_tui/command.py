@@ -141,6 +141,8 @@ def _run_app(target: Target, terminal: Terminal, args: argparse.Namespace) -> st
     else:
         os.environ.pop("NO_COLOR", None)  # set but empty is unset (no-color.org); Textual takes it for set
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    # numpy's, read when it is imported: small products on two threads cost more than on one, which spins for the other.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Textual believes these before it asks the terminal; exported from another window they are wrong.
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)

@@ -7,6 +7,8 @@ live on network file systems.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import threading
 import time
 from collections import deque
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 RETRY_S: Final = 1.0
 IDLE_S: Final = 1.0
 """A run that nobody writes may be resumed: look once a second."""
+LEISURE: Final = 15
+"""A picture that takes long to make is followed by so many times its time of rest."""
 FOLDER_S: Final = 2.0
 PROGRESS_S: Final = 0.1
 MAX_COMPARED: Final = 200_000
@@ -134,6 +138,7 @@ class RunFollower:
                 view.refresh(max_bytes=max(FIRST_BYTES, view.size_bytes - before))
                 if view.num_unread_bytes >= before:
                     break
+            give_back()
         except Exception as error:  # noqa: BLE001  # shown in a panel, and tried again
             self._fail(error)
             return None
@@ -157,12 +162,12 @@ class RunFollower:
                 shown = (wanted, view.state)
                 self._told = None
                 self._post(SnapshotReady(self._snapshot(view, wanted)))
+            took = time.monotonic() - began
             if self._audit(view):
                 self._post(SnapshotReady(self._snapshot(view, wanted)))
             self._answer(view)
-            # Building may take longer than the interval on a very long run: never use more than half of a core.
-            took = time.monotonic() - began
-            self._pause(max(self._interval_s if view.state in {"running", "stalled"} else IDLE_S, took), wanted)
+            interval = self._interval_s if view.state in {"running", "stalled"} else IDLE_S
+            self._pause(max(interval, min(took * LEISURE, IDLE_S)), wanted)
             if self.is_stopped():
                 return
             if not self.path.exists():
@@ -256,6 +261,12 @@ class RunFollower:
             version=self._version,
             read_at=time.time(),
         )
+
+
+def give_back() -> None:
+    """Let the C library return what reading has freed to the system; it keeps arrays of many megabytes otherwise."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def build_models(

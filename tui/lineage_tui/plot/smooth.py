@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from lineage_tui.plot.model import Floats
 
-CHUNK: Final = 1 << 18  # samples at a time: what fits a processor's cache is six times as fast
+CHUNK: Final = 1 << 16  # samples at a time: what fits a processor's cache is several times as fast
+BLOCK: Final = 64
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,13 @@ class EmaState:
 
     value: float = 0.0
     count: int = 0
+
+
+@lru_cache(maxsize=16)
+def _triangle(weight: float) -> Floats:
+    """What each sample of a block adds to the means after it."""
+    later = np.arange(BLOCK)[np.newaxis, :] - np.arange(BLOCK)[:, np.newaxis]
+    return np.where(later >= 0, (1.0 - weight) * weight ** np.maximum(later, 0).astype(np.float64), 0.0)
 
 
 def ema(y: Floats, weight: float, state: EmaState | None = None) -> tuple[Floats, EmaState]:
@@ -41,24 +50,20 @@ def ema(y: Floats, weight: float, state: EmaState | None = None) -> tuple[Floats
     n = samples.size
     if n == 0:
         return y, state
-    # Blocks side by side: step j of every block at once, then what each block hands to the next.
-    width = max(1, math.isqrt(n))
-    depth = -(-n // width)
-    padded = np.zeros(width * depth)
+    # Within a block the mean is a product with a triangle of weights; then what each block hands to the next.
+    num_blocks = -(-n // BLOCK)
+    padded = np.zeros(num_blocks * BLOCK)
     padded[:n] = samples
-    grid = np.ascontiguousarray(padded.reshape(width, depth).T)  # grid[j, k]: step j of block k
-    grid *= 1.0 - weight
-    for j in range(1, depth):
-        grid[j] += weight * grid[j - 1]
-    fade = weight ** np.arange(1, depth + 1, dtype=np.float64)
-    carry = np.empty(width)
+    fade = weight ** np.arange(1, BLOCK + 1, dtype=np.float64)
+    grid = padded.reshape(num_blocks, BLOCK) @ _triangle(weight)
+    carry = np.empty(num_blocks)
     value = state.value
     whole_fade = float(fade[-1])
-    for k, last in enumerate(grid[-1].tolist()):
+    for k, last in enumerate(grid[:, -1].tolist()):
         carry[k] = value
         value = last + whole_fade * value
-    grid += np.outer(fade, carry)
-    biased = grid.T.reshape(-1)[:n]
+    grid += carry[:, np.newaxis] * fade
+    biased = grid.reshape(-1)[:n]
     counts = np.arange(state.count + 1, state.count + n + 1, dtype=np.float64)
     correction = -np.expm1(counts * math.log(weight))
     smoothed = biased / correction
