@@ -53,14 +53,12 @@ class Recorder:
     Attributes:
         store: the open run, whose lock this process holds until `close`.
         is_new: whether this process made the run.
-        begun: whether the session exists, in run.json and in the log.
     """
 
     def __init__(self, store: RunStore, facts: Facts, *, is_new: bool = True, sync_interval_s: float = 5.0) -> None:
         self.store = store
         self.facts = facts
         self.is_new = is_new
-        self.begun = False
         self._sync_interval_s = sync_interval_s
         self._log: LogWriter | None = None
         self._told_run_json = False
@@ -74,6 +72,11 @@ class Recorder:
     @property
     def dir(self) -> RunDir:
         return self.store.dir
+
+    @property
+    def begun(self) -> bool:
+        """Whether the session exists. True from the moment run.json may know it: a Ctrl-C can come at any line."""
+        return self.store.session is not None
 
     @property
     def session_id(self) -> str | None:
@@ -112,7 +115,6 @@ class Recorder:
             self.dir.log, run=self.run_id, session=session.id, sync_interval_s=self._sync_interval_s, warn=self.warn
         )
         self.append = self._log.append
-        self.begun = True
         self.event(
             "session_start",
             step=start.step,
@@ -177,7 +179,8 @@ class Recorder:
 
     def end(self, status: SessionStatus, reason: str | None, step: int) -> None:
         """Write the last line and the last record, make both durable, and let go of the run."""
-        self.event("session_end", step=step, status=status, reason=reason)
+        if self._log is not None:
+            self.event("session_end", step=step, status=status, reason=reason)
         self._tolerantly(lambda: self.store.end_session(status, reason, last_step=step))
         self.close()
 

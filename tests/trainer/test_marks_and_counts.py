@@ -491,3 +491,29 @@ def test_a_step_whose_loop_is_left_before_its_training_is_not(start) -> None:
         run.log(loss=1.0)
     run.finish()
     assert run.step == 7
+
+
+@pytest.mark.parametrize("after", ["begin_session", "log", "session_start"])
+def test_a_ctrl_c_while_the_session_begins_loses_no_record(start, monkeypatch, after: str) -> None:
+    """Wherever it comes, the run ends as interrupted, and leaving the interpreter takes nothing away."""
+    from lineage.trainer import recorder as module
+
+    run = start()
+    recorder = run._recorder
+    if after == "begin_session":
+        monkeypatch.setattr(module, "LogWriter", interrupt)
+    elif after == "log":
+        monkeypatch.setattr(recorder, "event", interrupt)
+    else:
+        monkeypatch.setattr(run, "_begin_proof", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run.restore()
+    monkeypatch.undo()
+    run.end_on_exception(KeyboardInterrupt())
+    run.end_at_exit()
+    (session,) = lineage.read(run.path).record.sessions
+    assert session.status == "interrupted"
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
