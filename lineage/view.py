@@ -519,6 +519,11 @@ class RunView:
             for columns in self._columns.sessions.values()
         )
 
+    @property
+    def num_events(self) -> int:
+        """How many `events()` there are, without making them; while `history_version` stays, they only get more."""
+        return len(self._columns.rare)
+
     def events(self, kind: str | None = None, session: int | str | None = None) -> list[Event]:
         """Every event but the steps, in order of the log; of one kind, or one session (id or ordinal)."""
         rare = self._columns.rare
@@ -534,7 +539,7 @@ class RunView:
         if kind is None and chosen is None:
             return list(self._events)
         among = self._events if kind is None else self._events_by_kind.get(kind, [])
-        return [event for event in among if chosen is None or event.session == chosen]
+        return list(among) if chosen is None else [event for event in among if event.session == chosen]
 
     def _id_of(self, session: int | str) -> SessionId:
         for candidate in self.record.sessions:

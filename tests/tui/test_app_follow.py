@@ -177,3 +177,50 @@ def test_the_verb_loads_no_textual_until_it_runs() -> None:
     code = "import sys; from lineage_tui.command import TuiCommand; assert not {'textual', 'rich', 'numpy'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_long_curves_are_never_smoothed_by_the_thread_that_draws(drive, run_dir, runs_dir, wait, monkeypatch) -> None:
+    """Neither at first nor when the smoothing changes: with ten million points that would hold keys back."""
+    import threading
+
+    from lineage_tui.plot import fold
+
+    smoothed: list[tuple[str, int, float]] = []
+    real = fold.ema
+
+    def spy(y, weight, state=None):
+        smoothed.append((threading.current_thread().name, y.size, weight))
+        return real(y, weight, state)
+
+    monkeypatch.setattr(fold, "ema", spy)
+    for module in ("follower", "screens.run"):
+        monkeypatch.setattr(f"lineage_tui.{module}.WARM_FROM", 300)
+
+    async def script(app, pilot):
+        before = app.screen.charts[0].view.smoothing
+        await pilot.press("right_square_bracket")
+        await wait(app, pilot, lambda: app.screen.charts[0].view.smoothing > before)
+        long = [(thread, weight) for thread, size, weight in smoothed if size >= 300]
+        assert {weight for _, weight in long} == {before, app.screen.looking.smoothing}
+        assert not [thread for thread, _ in long if thread == threading.main_thread().name]
+
+    drive(script, run_dir, runs_dir)
+
+
+def test_what_another_thread_prepared_is_drawn_as_if_it_were_prepared_here() -> None:
+    import numpy as np
+
+    from lineage_tui.plot import ChartModel, Memo, SeriesData, View, render
+
+    x = np.arange(1.0, 20_001.0)
+    series = SeriesData("loss", "loss", x, np.sin(x / 700) + np.random.default_rng(0).normal(0, 0.2, x.size))
+    model, view = ChartModel("loss", (series,)), View(smoothing=0.95)
+    theirs, mine = Memo(), Memo()
+    theirs.pyramid(series)
+    theirs.smoothed(series, 0.95)
+    mine.take(theirs)
+    assert render(model, view, 100, 30, memo=mine).same_as(render(model, view, 100, 30))
+    grown = SeriesData("loss", "loss", np.append(x, x[-1] + 1), np.append(series.y, 9.0))
+    assert render(ChartModel("loss", (grown,)), view, 100, 30, memo=mine).same_as(
+        render(ChartModel("loss", (grown,)), view, 100, 30)
+    )

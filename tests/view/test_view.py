@@ -322,7 +322,7 @@ def test_the_table_behind_the_frames_marks_what_is_absent(tmp_path):
     event = {"kind": "step", "ts": 2e9, "run": view.record.id, "session": view.sessions[0].id, "step": 11}
     append(run, event | {"metrics": {"loss": math.inf}})
     view.refresh()
-    table = view._table(superseded=False)
+    table = view.table()
     values, missing = table["loss"]
     assert (values[-1], missing) == (math.inf, None)
     values, missing = table["lr"]

@@ -248,6 +248,10 @@ class _Builder:
         self._old: dict[tuple[str, SessionId], _Rows] = {}  # rows of sessions that will get no more
         self._kept_evals: dict[str, tuple[tuple[int, int], SeriesData | None]] = {}
         self._settled = _Happenings()
+        self._known: (
+            tuple[tuple[int, int, int, str, int], tuple[tuple[Mark, ...], tuple[Span, ...], Mapping[str, float]]] | None
+        ) = None
+        self._index = ChartModel("")
         self._last_seen: dict[tuple[str, str], float] = {}  # by session and state
 
     def models(self, names: Sequence[str], axis: Axis, verdicts: Mapping[str, ResumeAudit]) -> list[ChartModel]:
@@ -261,6 +265,7 @@ class _Builder:
             self._kept_evals.clear()
             self._last_seen.clear()
             self._settled = _Happenings()
+            self._known = None
             self._version, self._axis = view.history_version, axis
         self._tokens = None
         if axis == "tokens":
@@ -275,16 +280,12 @@ class _Builder:
         ruler = names[0] if names[0] in available else next(iter(available), None)
         if ruler is not None and axis in {"train", "tokens"}:
             self._set_clock(view, clock, ruler)
-        events = view.events()
-        # Where x is in the event itself, only a session that run.json does not have yet can leave it open.
-        unsettled = UNSETTLED if axis in {"train", "tokens"} else UNSETTLED // 16
-        self._settled.take(events, clock, max(len(events) - unsettled, 0))
-        happened = self._settled.copy()
-        happened.take(events, clock, len(events))
-        last_seen = self._find_last_seen(view, happened.last_ts)
+        marks, spans, last_ts = self._happened(view, clock)
+        last_seen = self._find_last_seen(view, dict(last_ts))
         gaps = _gaps(view, last_seen)
-        spans, lines = happened.all_spans(clock, gaps), _lines(view, clock, gaps, last_seen, verdicts)
-        marks = tuple(happened.marks)
+        if axis == "wall" and gaps:
+            spans = (*spans, *(Span(gap.x, gap.x_end, "gap", gap.label) for gap in gaps))
+        lines = _lines(view, clock, gaps, last_seen, verdicts)
         offset = _utc_offset_s(view) if axis == "wall" else 0.0
         made: list[ChartModel] = []
         for name in names:
@@ -305,7 +306,26 @@ class _Builder:
                     message="no samples yet" if name in available else "never logged",
                 )
             )
+        index = self._index
+        if index.marks is not marks or index.spans is not spans:
+            index = self._index = ChartModel("", marks=marks, spans=spans)
+        for model in made:
+            model.share(index)
         return made
+
+    def _happened(self, view: RunView, clock: _Clock) -> tuple[tuple[Mark, ...], tuple[Span, ...], Mapping[str, float]]:
+        """Marks, phases, and the last event of each session: the very same objects while nothing happened."""
+        # Where x is in the event itself, only a session that run.json does not have yet can leave it open.
+        open_end = clock.axis in {"train", "tokens"}
+        reached = (view.last_step or 0) if open_end else 0
+        stamp = (view.history_version, view.num_events, len(view.segments), clock.axis, reached)
+        if self._known is None or self._known[0] != stamp:
+            events = view.events()
+            self._settled.take(events, clock, max(len(events) - (UNSETTLED if open_end else UNSETTLED // 16), 0))
+            found = self._settled.copy()
+            found.take(events, clock, len(events))
+            self._known = (stamp, (tuple(found.marks), found.all_spans(clock), found.last_ts))
+        return self._known[1]
 
     # Curves
 
@@ -581,14 +601,12 @@ class _Happenings:
                 self.marks.append(replace(mark, x=x))
         self.num_seen = max(self.num_seen, upto)
 
-    def all_spans(self, clock: _Clock, gaps: Sequence[_Gap]) -> tuple[Span, ...]:
-        """Phases, the open ones up to the last event, and on the wall clock the times in which nobody worked."""
+    def all_spans(self, clock: _Clock) -> tuple[Span, ...]:
+        """Phases, the open ones up to the last event."""
         found = list(self.spans)
         for (session, phase), begun in self.open_phases.items():
             for start in begun:  # the process died in it, or is in it now
                 found += _span(clock, phase, start, _moved(start, self.last_ts[session]))
-        if clock.axis == "wall":
-            found += [Span(gap.x, gap.x_end, "gap", gap.label) for gap in gaps]
         return tuple(found)
 
 

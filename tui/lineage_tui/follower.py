@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from lineage.history.audit import ResumeAudit
     from lineage.view import RunView
+    from lineage_schemas.events import Event
     from lineage_tui.plot.fold import Memo
     from lineage_tui.plot.model import ChartModel
 
@@ -78,6 +79,7 @@ class RunFollower:
         self._told: Problem | None = None
         self._audited: object = None
         self._resumes: Mapping[str, ResumeAudit] = {}
+        self._events: tuple[tuple[int, int], tuple[Event, ...]] = ((-1, -1), ())
         self._warmed: dict[str, tuple[int, float, int]] = {}  # by series: version, smoothing, samples
 
     # -- from the app's thread -------------------------------------------------------------------------------------
@@ -216,6 +218,13 @@ class RunFollower:
             return False  # the log is damaged there; what was recorded stands
         return bool(self._resumes)
 
+    def _all_events(self, view: RunView) -> tuple[Event, ...]:
+        """The events, the very tuple of the last picture while there are no others."""
+        stamp = (view.history_version, view.num_events)
+        if self._events[0] != stamp:
+            self._events = (stamp, tuple(view.events()))
+        return self._events[1]
+
     def _warm(self, version: int, models: Mapping[str, ChartModel], smoothing: float) -> Memo | None:
         """Long curves smoothed and folded here, once and for all: it takes longer than a frame may."""
         from lineage_tui.plot.fold import Memo
@@ -248,7 +257,7 @@ class RunFollower:
             segments=tuple(view.segments),
             damage=tuple(_damage(item, view) for item in view.damage),
             metrics=metrics,
-            events=tuple(view.events()),
+            events=self._all_events(view),
             wanted=Wanted(names, wanted.x, wanted.smoothing),
             models=models,
             warm=self._warm(view.history_version, models, wanted.smoothing),

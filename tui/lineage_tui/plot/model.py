@@ -126,6 +126,12 @@ class ChartModel:
             for kind, spans in found.items()
         }
 
+    def share(self, other: ChartModel) -> None:
+        """Take over what was worked out for another model of the very same marks and spans."""
+        for name, same in (("marks_by_kind", self.marks is other.marks), ("spans_by_kind", self.spans is other.spans)):
+            if same:
+                vars(self)[name] = getattr(other, name)
+
     def shown(self, view: View) -> list[SeriesData]:
         """The series this view draws: superseded ones only if it wants them."""
         return [one for one in self.series if view.show_superseded or not one.dimmed]

@@ -34,6 +34,33 @@ def is_told(event: Event) -> bool:
     )
 
 
+class _Told:
+    """The events worth a line, with their steps and times; made once for a tuple of events, of which there is one."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.of = events
+        self.events = [event for event in events if is_told(event)]
+        self.steps = np.array([math.nan if e.step is None else e.step for e in self.events], dtype=np.float64)
+        self.times = np.array([event.ts for event in self.events], dtype=np.float64)
+
+    def near(self, cursor: float, reach: float, axis: str) -> list[int]:
+        """Indices of those that may be within reach: all where only a look at each can tell."""
+        if axis not in {"step", "wall"}:
+            return list(range(len(self.events)))
+        away = np.abs((self.steps if axis == "step" else self.times) - cursor)
+        return np.flatnonzero((away <= reach) | np.isnan(away)).tolist()
+
+
+_last_told = _Told(())
+
+
+def _told(events: Sequence[Event]) -> _Told:
+    global _last_told  # noqa: PLW0603  # of the drawing thread alone
+    if _last_told.of is not events:
+        _last_told = _Told(events)
+    return _last_told
+
+
 SHOWN_PHASES = frozenset({"eval", "checkpoint", "restore"})
 
 
@@ -103,12 +130,14 @@ def statistics(series: SeriesData, span: tuple[float, float], *, marking: bool) 
 
 def happened(snapshot: Snapshot, model: ChartModel, cursor: float | None, reach: float, axis: str) -> list[Event]:
     """The events within `reach` of the cursor, nearest first; without a cursor the newest ones, newest first."""
-    told = [event for event in snapshot.events if is_told(event)]
+    known = _told(snapshot.events)
+    told = known.events
     if cursor is None:
-        return told[::-1][:MAX_EVENTS]
+        return told[: -MAX_EVENTS - 1 : -1]
     starts = {str(segment.session): segment.start_step for segment in snapshot.segments}
     found: list[tuple[float, int, Event]] = []
-    for index, event in enumerate(told):
+    for index in known.near(cursor, reach, axis):
+        event = told[index]
         x = event_x(event, model, axis, starts)
         if x is not None and abs(x - cursor) <= reach:
             found.append((abs(x - cursor), index, event))
@@ -260,7 +289,7 @@ class Story(Static):
     def show(self, events: Sequence[Event], at_cursor: Sequence[Event], step: int | None) -> None:
         """List as many events as there are lines, those nearest to `step` in the middle."""
         width, height = max(self.size.width - 1, 1), self.size.height
-        told = [event for event in events if is_told(event)]
+        told = _told(events).events
         if step is None:
             first = max(len(told) - height + 1, 0)
         else:
