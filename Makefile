@@ -45,7 +45,7 @@ format: $(STAMP)
 
 # Half an hour on two cores. The other trackers take part when `make bench-peers` has installed them (3 GB).
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks --json benchmarks/results/latest
+	$(BIN)/python -m benchmarks --full --json benchmarks/results/latest
 
 bench-peers: $(STAMP)
 	$(BIN)/python -m benchmarks.peers.install
