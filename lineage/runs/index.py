@@ -168,10 +168,15 @@ def _find_session(session_id: str, runs_dir: Path) -> Resolved:
     return found[0]
 
 
-def newest_unfinished(runs_dir: Path | str, name: str) -> RunEntry | None:
+def newest_unfinished(runs_dir: Path | str, name: str, *, or_completed: bool = False) -> RunEntry | None:
     """The newest run of that name that is not completed, which `resume="auto"` goes on with; None when there is none.
 
     It may be live: opening it then raises LockedError, which is the right answer to a second start.
+
+    Args:
+        runs_dir: folder of runs.
+        name: of the run.
+        or_completed: where none is unfinished, give the newest completed one (`resume="must"`).
 
     Raises:
         FormatError, NewerFormatError: a newer run that may be the one (by its id) cannot be read. Starting another
@@ -182,6 +187,8 @@ def newest_unfinished(runs_dir: Path | str, name: str) -> RunEntry | None:
     except NotFoundError:
         return None
     found = next((entry for entry in entries if entry.record and _is_unfinished(entry.dir, entry.record, name)), None)
+    if found is None and or_completed:
+        found = next((entry for entry in entries if entry.record and entry.record.name == name), None)
     # A broken run is known by its id alone, which begins with the time and ends with the name.
     may_be = re.compile(rf".*-{re.escape(slug(name))}(-\d+)?")
     for entry in sorted(entries, key=lambda entry: entry.dir.path.name, reverse=True):

@@ -54,9 +54,10 @@ def init(
         name: what people call the experiment; part of a new run's id. Default: the name of the current folder.
         recipe: the effective, fully resolved configuration: a dict, dataclass, Pydantic model, argparse Namespace, or
             anything like a mapping. Secrets in it are masked.
-        resume: `"auto"` goes on with the newest unfinished run of that name, else starts one; `"must"` goes on or
-            fails; `"never"` starts one; else a run's id or path, or the path of a checkpoint: of a run in `runs_dir`,
-            the run goes on from there; of any other run, or under another `name`, a new run is linked to it.
+        resume: `"auto"` goes on with the newest unfinished run of that name, else starts one; `"must"` goes on or fails,
+            and where all are completed takes the newest of them; `"never"` starts one; else a run's id or path, or the
+            path of a checkpoint: of a run in `runs_dir`, the run goes on from there; of any other run, or under another
+            `name`, a new run is linked to it.
         fork: start a new run, linked to the checkpoint that `resume` finds; its recipe may differ.
         allow: paths or patterns of differences you take responsibility for, as the refusal of a restore names them
             (`"recipe.lr"`, `"runtime.*"`); the session records them.
@@ -157,12 +158,12 @@ class Target:
                 raise UsageError('fork=True with resume="never"', hint="name the run or checkpoint to fork from")
             return cls(name)
         if wanted in ("auto", "must"):
-            entry = newest_unfinished(runs_dir, name)
+            entry = newest_unfinished(runs_dir, name, or_completed=wanted == "must")
             if entry is not None:
                 return cls(name, entry.dir.path, must=wanted == "must", fork=fork)
             if wanted == "must" or fork:
                 raise NotFoundError(
-                    f"no unfinished run is called {name!r}", str(runs_dir), 'start one with resume="auto" or "never"'
+                    f"no run to go on with is called {name!r}", str(runs_dir), 'start one with resume="auto" or "never"'
                 )
             return cls(name)
         path = Path(wanted)

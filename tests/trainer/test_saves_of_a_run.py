@@ -197,3 +197,19 @@ def test_a_flipped_bit_in_the_newest_generation_is_found_and_the_one_before_is_t
     session = lineage.read(run.path).record.sessions[-1]
     assert [r.name for r in session.start.rejected] == [newest.name]
     assert artifact.name in session.start.rejected[0].reason
+
+
+def test_must_goes_on_with_a_completed_run_and_auto_begins_a_new_one(make, start) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 10)
+    run.finish()
+    trainer, again = make(), start(resume="must")
+    trainer.track(again)
+    assert again.restore() is not None
+    trainer.train(again, 12)
+    again.finish()
+    assert again.id == run.id
+    assert lineage.read(run.path).last_step == 12
+    assert start(resume="auto").id != run.id
