@@ -54,8 +54,8 @@ def init(
         name: what people call the experiment; part of a new run's id. Default: the name of the current folder.
         recipe: the effective, fully resolved configuration: a dict, dataclass, Pydantic model, argparse Namespace, or
             anything like a mapping. Secrets in it are masked.
-        resume: `"auto"` goes on with the newest unfinished run of that name, else starts one; `"must"` goes on or fails,
-            and where all are completed takes the newest of them; `"never"` starts one; else a run's id or path, or the
+        resume: `"auto"` goes on with the newest unfinished run of that name, else starts one; `"must"` goes on or fails
+            and, where all are completed, takes the newest of them; `"never"` starts one; else a run's id or path, or the
             path of a checkpoint: of a run in `runs_dir`, the run goes on from there; of any other run, or under another
             `name`, a new run is linked to it.
         fork: start a new run, linked to the checkpoint that `resume` finds; its recipe may differ.
