@@ -55,9 +55,9 @@ def init(
         recipe: the effective, fully resolved configuration: a dict, dataclass, Pydantic model, argparse Namespace, or
             anything like a mapping. Secrets in it are masked.
         resume: `"auto"` goes on with the newest unfinished run of that name, else starts one; `"must"` goes on or fails
-            and, where all are completed, takes the newest of them; `"never"` starts one; else a run's id or path, or the
-            path of a checkpoint: of a run in `runs_dir`, the run goes on from there; of any other run, or under another
-            `name`, a new run is linked to it.
+            and, where all are completed, takes the newest of them; `"never"` starts one; else a run's id or path, or
+            the path of a checkpoint: of a run in `runs_dir`, the run goes on from there; of any other run, or under
+            another `name`, a new run is linked to it.
         fork: start a new run, linked to the checkpoint that `resume` finds; its recipe may differ.
         allow: paths or patterns of differences you take responsibility for, as the refusal of a restore names them
             (`"recipe.lr"`, `"runtime.*"`); the session records them.
