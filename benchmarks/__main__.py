@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.report import Report, machine
 
-NAMES = ("log", "kill", "read", "history", "resume", "nan", "checkpoint", "tui", "start", "soak")
+NAMES = ("log", "kill", "read", "history", "resume", "nan", "checkpoint", "tui", "follow", "start", "soak")
 
 
 def available() -> list[str]:
@@ -23,11 +23,11 @@ def available() -> list[str]:
     return [name for name in NAMES if Path(__file__).with_name(f"{name}.py").exists()]
 
 
-def _measure(name: str, *, quick: bool, full: bool, peers: str | None) -> Report:
+def _measure(name: str, args: argparse.Namespace) -> Report:
     measure = importlib.import_module(f"benchmarks.{name}").run
     takes = inspect.signature(measure).parameters
-    given = {word: value for word, value in (("peers", peers), ("full", full)) if word in takes}
-    report: Report = measure(quick=quick, **given)
+    given = {word: getattr(args, word) for word in ("peers", "full", "hour") if word in takes}
+    report: Report = measure(quick=args.quick, **given)
     return report
 
 
@@ -37,9 +37,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(available())}; all when none")
     parser.add_argument("--json", type=Path, metavar="DIR", help="write DIR/NAME.json instead of JSON on stdout")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions; to see that it runs")
-    parser.add_argument(
-        "--full", action="store_true", help="tui: also a run of ten million points, opened and followed"
-    )
+    parser.add_argument("--full", action="store_true", help="tui: also a run of ten million points, opened and used")
+    parser.add_argument("--hour", action="store_true", help="follow: for an hour, and not for a minute")
     parser.add_argument("--peers", metavar="A,B", help="only these trackers; all that are installed when not given")
     args = parser.parse_args(argv)
     unknown = sorted(set(args.names) - set(available()))
@@ -47,7 +46,7 @@ def main(argv: list[str]) -> int:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(available())}")
     holds = True
     for name in args.names or available():
-        report = _measure(name, quick=args.quick, full=args.full, peers=args.peers)
+        report = _measure(name, args)
         print(report.table(), flush=True)
         text = json.dumps({"benchmark": name, "machine": machine(), **report.to_json()}, indent=2)
         if args.json:

@@ -1,8 +1,8 @@
 """The screens on a real run, headless, in a process of their own: `python -m benchmarks.tui_app MODE RUN`.
 
 `open` draws the curves at 200x50 until the whole log is in them, then presses keys; `follow` watches a log that another
-process appends to a hundred times a second. Prints one line of JSON: seconds (wall and processor), and the megabytes of
-the process, mapped files included.
+process appends to a hundred times a second, in `windows` of equal length. Prints one line of JSON: seconds (wall and
+processor), and the megabytes of the process, mapped files included.
 """
 
 from __future__ import annotations
@@ -96,10 +96,11 @@ async def measure_open(run: Path) -> dict[str, float]:
     return found
 
 
-async def measure_follow(run: Path, seconds: float) -> dict[str, float]:
-    """Share of a core while a writer appends `LINES_HZ` steps a second."""
+async def measure_follow(run: Path, seconds: float, windows: int) -> list[dict[str, float]]:
+    """Of each of the windows: share of a core, pictures, steps and memory, while a writer appends `LINES_HZ` steps/s."""
     command = [sys.executable, "-m", "benchmarks.tui_app", "write", str(run), str(seconds + 60)]
     writer = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: ASYNC220  # before anything is measured
+    found: list[dict[str, float]] = []
     try:
         if writer.stdout is None or not writer.stdout.readline():
             raise RuntimeError("the writer did not start")
@@ -107,17 +108,21 @@ async def measure_follow(run: Path, seconds: float) -> dict[str, float]:
         async with app.run_test(size=SIZE):
             await _until(lambda: _is_complete(app), 0.05)
             await asyncio.sleep(WARM_UP_S)
-            first, mb = _shown(app), _memory_mb()
-            wall, cpu = time.perf_counter(), time.process_time()
-            await asyncio.sleep(seconds)
-            share = (time.process_time() - cpu) / (time.perf_counter() - wall)
-            last = _shown(app)
-            return {
-                "share": share,
-                "pictures_hz": (last.version - first.version) / seconds,
-                "steps_hz": ((last.last_step or 0) - (first.last_step or 0)) / seconds,
-                "grown_mb": _memory_mb() - mb,
-            }
+            for _ in range(windows):
+                first, mb = _shown(app), _memory_mb()
+                wall, cpu = time.perf_counter(), time.process_time()
+                await asyncio.sleep(seconds / windows)
+                cpu, wall, last = time.process_time() - cpu, time.perf_counter() - wall, _shown(app)
+                found.append(
+                    {
+                        "share": cpu / wall,
+                        "pictures_hz": (last.version - first.version) / wall,
+                        "steps_hz": ((last.last_step or 0) - (first.last_step or 0)) / wall,
+                        "mb": _memory_mb(),
+                        "grown_mb": _memory_mb() - mb,
+                    }
+                )
+            return found
     finally:
         writer.kill()
         writer.wait()
@@ -156,7 +161,11 @@ def main(argv: list[str]) -> int:
         write(run, float(argv[2]))
         return 0
     quiet_collector()
-    found = asyncio.run(measure_open(run) if mode == "open" else measure_follow(run, float(argv[2])))
+    found: object
+    if mode == "open":
+        found = asyncio.run(measure_open(run))
+    else:
+        found = asyncio.run(measure_follow(run, float(argv[2]), int(argv[3])))
     sys.__stdout__.write(json.dumps(found) + "\n")  # type: ignore[union-attr]  # Textual redirects sys.stdout
     return 0
 
