@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 import sys
+import time
 from pathlib import Path
 
 from benchmarks.report import Report, machine
@@ -44,17 +45,20 @@ def main(argv: list[str]) -> int:
     unknown = sorted(set(args.names) - set(available()))
     if unknown:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are {', '.join(available())}")
-    holds = True
+    holds, started = True, time.monotonic()
     for name in args.names or available():
+        where, began = machine(), time.monotonic()
         report = _measure(name, args)
-        print(report.table(), flush=True)
-        text = json.dumps({"benchmark": name, "machine": machine(), **report.to_json()}, indent=2)
+        seconds = round(time.monotonic() - began, 1)
+        print(f"{report.table()}\n{name} took {seconds:.0f} s\n", flush=True)
+        text = json.dumps({"benchmark": name, "machine": where, "seconds": seconds, **report.to_json()}, indent=2)
         if args.json:
             args.json.mkdir(parents=True, exist_ok=True)
             (args.json / f"{name}.json").write_text(text + "\n")
         else:
             print(text, flush=True)
         holds = holds and report.holds
+    print(f"all of it took {(time.monotonic() - started) / 60:.1f} minutes", file=sys.stderr)
     return 0 if holds else 1
 
 

@@ -55,7 +55,8 @@ def fill(page: str, results: Path) -> str:
         if not path.exists():
             return place[0]
         found = json.loads(path.read_text())
-        return f"{place[1]}\n{markdown(found)}\n{made_on(found['machine'])}\n{place[3]}"
+        took = f"Took {found['seconds']:.0f} s. " if "seconds" in found else ""
+        return f"{place[1]}\n{markdown(found)}\n{took}{made_on(found['machine'])}\n{place[3]}"
 
     return _PLACE.sub(put, page)
 

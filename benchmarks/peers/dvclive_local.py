@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import base
@@ -12,6 +13,9 @@ from benchmarks.peers import base
 class Adapter(base.Adapter):
     def load(self) -> None:
         self._dvclive: Any = importlib.import_module("dvclive")
+        # It makes a DVC repository of whatever git repository the folder lies in, unless there is one on the way.
+        if not Path(".dvc").exists():
+            importlib.import_module("dvc.repo").Repo.init(no_scm=True)
 
     def load_reader(self) -> None:
         pass

@@ -72,11 +72,12 @@ def test_the_page_is_filled_from_results_and_keeps_what_people_wrote(tmp_path) -
     report = Report("a | b", [{"what": "x|y", "ratio": 2.0, "empty": None}], {"it is so": False})
     report.more.append(Report("more", [{"what": "z"}]))
     machine = {"date": "2026-11-29", "cpu": "C", "cpus": 2, "system": "Linux", "python": "3.11", "load_1m": 0.5}
-    (tmp_path / "log.json").write_text(json.dumps(report.to_json() | {"machine": machine}))
+    (tmp_path / "log.json").write_text(json.dumps(report.to_json() | {"machine": machine, "seconds": 61.2}))
     before = "one\n<!-- log -->\nstale words\n<!-- end -->\ntwo\n<!-- kill -->\nkept\n<!-- end -->\n"
     after = page.fill(before, tmp_path)
     assert after.startswith("one\n<!-- log -->\n")
     assert "stale words" not in after
+    assert "Took 61 s. 2026-11-29, C, 2 CPUs" in after
     assert "| what | ratio |" in after
     assert "| x\\|y | 2.00 |" in after
     assert "**does not hold**: it is so" in after
