@@ -60,6 +60,20 @@ def test_no_terminal_and_a_dumb_one_are_refused() -> None:
     assert terminal.refuse({"TERM": "xterm"}, is_tty=True) is None
 
 
+def test_the_refusal_names_the_commands_for_what_was_asked_for(run_dir: Path) -> None:
+    def hint(*words: str) -> str:
+        command = [str(Path(sys.executable).with_name("lineage")), *words]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert done.returncode == 2
+        return done.stderr.splitlines()[-1]
+
+    folder, name = str(run_dir.parent), run_dir.name
+    assert f"lineage ls {folder} needs none" in hint("tui", folder)
+    assert f"lineage ls {folder} needs none" in hint("--runs", folder, "tui")
+    assert f"lineage show {run_dir} and lineage plot {run_dir} need none" in hint("tui", str(run_dir))
+    assert f"lineage show {name}@2 and lineage plot {name}@2 need none" in hint("--runs", folder, "tui", f"{name}@2")
+
+
 ASK = "from lineage_tui.terminal import query_background; import time; t = time.monotonic(); print(query_background(1.0)); print(time.monotonic() - t < 0.9)"
 
 

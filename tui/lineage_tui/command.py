@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
@@ -64,11 +65,7 @@ class TuiCommand(Command):
         refusal = terminal.refuse(os.environ, is_tty=is_tty)
         target = find_target(args.path, Path(args.runs))
         if refusal is not None:
-            shown = args.path or "RUN"
-            raise UsageError(
-                f"the screens need a terminal: {refusal}",
-                hint=f"lineage show {shown} and lineage plot {shown} need none",
-            )
+            raise UsageError(f"the screens need a terminal: {refusal}", hint=hint_without_terminal(target, args.path))
         found = terminal.detect(os.environ, is_tty=is_tty, ask=args.theme is None)
         crash = _run_app(target, found, args)
         if crash is not None:
@@ -110,6 +107,15 @@ def find_target(path: str | None, runs_dir: Path) -> Target:
         raise
     whole = found.run_dir.path.resolve()
     return Target(whole, whole.parent, found.session.start.step if found.session is not None else None)
+
+
+def hint_without_terminal(target: Target, path: str | None) -> str:
+    """The commands that say the same in text."""
+    if target.run_dir is None:
+        folder = shlex.quote(str(target.folder))
+        return f"lineage ls {folder} needs none; for a run, lineage show RUN and lineage plot RUN"
+    shown = shlex.quote(path or str(target.run_dir))
+    return f"lineage show {shown} and lineage plot {shown} need none"
 
 
 MOST_COLLECTIONS: Final = 200
@@ -154,6 +160,7 @@ def _run_app(target: Target, terminal: Terminal, args: argparse.Namespace) -> st
         background=args.theme or terminal.background,
         max_builds_hz=max(20.0, follow_hz),
         follow_hz=follow_hz,
+        hover=not (terminal.ssh or args.no_mouse),
         state_dir=state_dir(os.environ),
     )
     app = LineageApp(target.run_dir, target.folder, options)
