@@ -42,6 +42,8 @@ from lineage_tui.terminal import Background, Glyphs
 from lineage_tui.theme import depth_of, textual_theme
 
 if TYPE_CHECKING:
+    from textual.driver import Driver
+
     from lineage.view import RunView
 
 TONES: Final[dict[str, dict[str, str]]] = {
@@ -102,6 +104,7 @@ class Options:
     Attributes:
         max_builds_hz: pictures built in a second at most, whatever arrives.
         follow_hz: how often a live run is drawn.
+        hover: a line and the readout follow the mouse over a chart; else its moves are not even asked for.
         state_dir: where choices and the log of crashes go; None keeps nothing.
     """
 
@@ -109,6 +112,7 @@ class Options:
     background: Background = "dark"
     max_builds_hz: float = 20.0
     follow_hz: float = 10.0
+    hover: bool = True
     state_dir: Path | None = None
     clock: Callable[[], float] = field(default=time.time, compare=False)
 
@@ -155,6 +159,14 @@ class LineageApp(App[int]):
             for dark in (True, False):
                 self.register_theme(textual_theme(depth, dark=dark))
             self.theme = f"lineage-{self.options.background}"
+
+    def get_driver_class(self) -> type[Driver]:
+        found = super().get_driver_class()
+        if self.options.hover or not found.__module__.endswith(".linux_driver"):
+            return found
+        from lineage_tui.driver import NoMotionDriver
+
+        return NoMotionDriver
 
     # -- themes ----------------------------------------------------------------------------------------------------
     def get_theme_variable_defaults(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Literal
 
 from textual import on
 from textual.containers import Container, Vertical
-from textual.events import Resize
+from textual.events import Key, Resize
 from textual.timer import Timer
 from textual.widget import Widget
 
@@ -39,6 +39,9 @@ LATE_S: Final = 2.0
 """What changes no dot is drawn this late: the last value, the axis."""
 TOLD_S: Final = 0.5
 """Counts in the header and the list of sessions change this often, when nothing else does."""
+HOVER_HZ: Final = 20.0
+KEYS_AT_THE_LINE: Final = frozenset({"e", "d", "v", "a"})
+"""They are about the line that is seen: under the mouse they put the cursor there first, as a click does."""
 Where = Literal["left", "right", "up", "down"]
 
 
@@ -66,6 +69,8 @@ class RunScreen(LineageScreen):
         self._drawn_end: float | None = None
         self._save_timer: Timer | None = None
         self._extra: tuple[ChartModel, ...] = ()
+        self._pointer: tuple[Chart, int] | None = None
+        self._pointer_x: float | None = None
 
     # -- parts -----------------------------------------------------------------------------------------------------
     def compose_body(self) -> Iterable[Widget]:
@@ -227,11 +232,11 @@ class RunScreen(LineageScreen):
         return self.charts[page.index(name)] if name in page else None
 
     # -- drawing ---------------------------------------------------------------------------------------------------
-    def request_draw(self) -> None:
+    def request_draw(self, most_hz: float | None = None) -> None:
         """Draw soon: at once when the last drawing is long enough ago, else when it is."""
         if self._timer is not None or not self.is_mounted:
             return
-        wait = self._drawn_at + 1.0 / self.lineage.options.max_builds_hz - monotonic()
+        wait = self._drawn_at + 1.0 / (most_hz or self.lineage.options.max_builds_hz) - monotonic()
         if wait <= 0:
             self.draw()
         else:
@@ -258,17 +263,40 @@ class RunScreen(LineageScreen):
         below.styles.height = shape.below or 1
         shown = self._shown_models(page)
         looking = self._now_looking()
+        self._pointer_x = self._find_pointer_x(shown, looking)
         for index, chart in enumerate(self.charts):
             chart.display = index < shape.panes and index < max(len(shown), 1)
             if index < len(shown):
                 name, model = shown[index]
                 chart.set_class(name == self.focused_name and len(shown) > 1, "-focused")
-                chart.show(model, looking.view(name))
+                chart.show(model, looking.view(name), self._pointer_x)
             elif index == 0:
                 reading = self.lineage.snapshot is None or bool(self.names)
                 chart.show(ChartModel("", message="reading the log" if reading else "no metric yet"), View())
         self.show_readout()
         self.show_header()
+
+    def _find_pointer_x(self, shown: Sequence[tuple[str, ChartModel]], looking: Looking) -> float | None:
+        """What x is now under the mouse, which may rest while the data go on."""
+        if self._pointer is None:
+            return None
+        chart, column = self._pointer
+        index = self.charts.index(chart)
+        if not index < len(shown):
+            return None
+        name, model = shown[index]
+        return chart.x_under(column, model, looking.view(name))
+
+    def _pointed_name(self) -> str | None:
+        """The metric of the chart under the mouse."""
+        page = self.page()
+        index = self.charts.index(self._pointer[0]) if self._pointer is not None and not self._extra else len(page)
+        return page[index] if index < len(page) else None
+
+    @property
+    def line_x(self) -> float | None:
+        """Where the line is that is seen: under the mouse, else the cursor."""
+        return self.looking.cursor if self._pointer_x is None else self._pointer_x
 
     def _now_looking(self) -> Looking:
         """How to draw now: with the smoothing before, while the reading thread still smooths long curves anew."""
@@ -301,16 +329,17 @@ class RunScreen(LineageScreen):
         lines: list[ReadoutLine] = []
         events: list[Event] = []
         stats = None
+        line_x = self.line_x
         if snapshot is not None and model is not None and name is not None:
-            if looking.cursor is not None:
+            if line_x is not None:
                 lines = [
-                    ReadoutLine.of(key, navigate.readings(found, looking.view(key), looking.cursor, self.lineage.memo))
+                    ReadoutLine.of(key, navigate.readings(found, looking.view(key), line_x, self.lineage.memo))
                     for key, found in self._models.items()
                 ]
             frame = self.chart.frame if self.chart is not None else None
             x0, x1, _ = navigate.x_window(model, looking.view(name))
             reach = (x1 - x0) / max(frame.plot.width if frame is not None else 40, 1)
-            events = happened(snapshot, model, looking.cursor, reach, self.x)
+            events = happened(snapshot, model, line_x, reach, self.x)
             top = navigate.focused(model, looking.view(name))
             if looking.range is not None and top is not None:
                 stats = statistics(top, looking.range, marking=looking.marking)
@@ -324,6 +353,7 @@ class RunScreen(LineageScreen):
             focused=name,
             page=self.page(),
             overlaid=len(self.lineage.open_keys) > 1,
+            first=self._pointed_name(),
         )
         if snapshot is not None:
             self.story.show(snapshot.events, events if lines else (), self.cursor_step() if lines else None)
@@ -345,16 +375,16 @@ class RunScreen(LineageScreen):
 
     # -- steps and x -----------------------------------------------------------------------------------------------
     def cursor_step(self) -> int | None:
-        """The step under the cursor; the last one without a cursor."""
+        """The step under the line that is seen; the last one without a line."""
         model = self.model
         if model is None:
             return None
         series = navigate.focused(model, self.looking.view(self.focused_name or ""))
         if series is None or not series.x.size:
             return None
-        if self.looking.cursor is None:
+        if self.line_x is None:
             return step_of(series, series.x.size - 1)
-        index = navigate.nearest_sample(series, self.looking.cursor)
+        index = navigate.nearest_sample(series, self.line_x)
         return None if index is None else step_of(series, index)
 
     def show_step(self, step: int | None, session: str | None = None) -> None:
@@ -632,7 +662,38 @@ class RunScreen(LineageScreen):
         index = self.charts.index(sender) if sender in self.charts else -1
         if not self._extra and 0 <= index < len(page):
             self.pane = self.names.index(page[index])
-        self.looking = replace(self.looking.seen(event.view), following=False, marking=False)
+        before, view = self.looking, event.view
+        looking = replace(before.seen(view), following=False)
+        if view.range != before.range:  # a drag
+            looking = replace(looking, marking=False)
+        elif before.marking and view.range is not None and view.cursor_x is not None:
+            looking = replace(looking, range=(view.range[0], view.cursor_x))
+        self.looking = looking
+        self.request_draw()
+
+    @on(Chart.Pointed)
+    def chart_pointed(self, event: Chart.Pointed) -> None:
+        """The line and the readout follow the mouse; the cursor, the window and what is followed stay as they are."""
+        event.stop()
+        if not self.lineage.options.hover:
+            return
+        if event.column is not None:
+            pointer = (event.chart, event.column)
+        elif self._pointer is None or self._pointer[0] is not event.chart:
+            return  # it is in another chart by now
+        else:
+            pointer = None
+        if pointer != self._pointer:
+            self._pointer = pointer
+            self.request_draw(HOVER_HZ)
+
+    def on_key(self, event: Key) -> None:
+        """A key is about the cursor, and the mouse that rests on a chart waits until it is moved again."""
+        if self._pointer is None:
+            return
+        line_x, self._pointer, self._pointer_x = self._pointer_x, None, None
+        if event.key in KEYS_AT_THE_LINE and line_x is not None:
+            self.put_cursor(line_x)
         self.request_draw()
 
     @on(Table.Chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,8 +15,9 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from lineage_tui.plot import ChartModel, Frame, Look, Memo, View, render
+from lineage_tui.plot.layout import edges_of
 from lineage_tui.plot.model import Glyphs
-from lineage_tui.plot.navigate import panned, zoomed
+from lineage_tui.plot.navigate import panned, x_window, zoomed
 from lineage_tui.plot.styles import NUM_BG
 from lineage_tui.plot.text import text_of
 from lineage_tui.theme import Palette, depth_of, palette, rich_style
@@ -31,11 +33,26 @@ class Chart(Widget, can_focus=True):
     Attributes:
         glyphs: characters for the curves; set before mounting or through `set_look`.
         memo: pyramids and smoothed values, kept between frames.
+        pointer_x: where the mouse points, in x; the cursor is drawn there instead of where the view has it.
     """
+
+    ALLOW_SELECT = False  # a drag marks a range
 
     DEFAULT_CSS = """
     Chart { width: 1fr; height: 1fr; background: $background; }
     """
+
+    class Pointed(Message):
+        """The mouse moved to a column of the plot, or (None) away; the chart itself stays as it is until `show`."""
+
+        def __init__(self, chart: Chart, column: int | None) -> None:
+            super().__init__()
+            self.chart = chart
+            self.column = column
+
+        @property
+        def control(self) -> Chart:
+            return self.chart
 
     class ViewChanged(Message):
         """The mouse asked for another view; the chart itself stays as it is until `set_view`."""
@@ -66,7 +83,10 @@ class Chart(Widget, can_focus=True):
         self.view = view or View()
         self.glyphs: Glyphs = glyphs
         self.memo = memo or Memo()
+        self.pointer_x: float | None = None
         self.num_paints = 0
+        self._drag_from: int | None = None
+        self._is_dragged = False
         self._colours = colours
         self._frame: Frame | None = None
         self._strips: list[Strip | None] = []
@@ -94,11 +114,22 @@ class Chart(Widget, can_focus=True):
         """Show the same data in another view."""
         self.show(view=view)
 
-    def show(self, model: ChartModel | None = None, view: View | None = None) -> None:
-        """Show other data, another view, or both in one frame."""
+    def show(self, model: ChartModel | None = None, view: View | None = None, pointer_x: float | None = None) -> None:
+        """Show other data, another view, or both in one frame; the cursor at `pointer_x` if the mouse points there."""
         self.model = model if model is not None else self.model
         self.view = view if view is not None else self.view
+        self.pointer_x = pointer_x
         self._draw()
+
+    def x_under(self, column: int, model: ChartModel, view: View) -> float | None:
+        """The x that another model or view will have under a column, the plot being where it is now."""
+        frame = self._frame
+        if frame is None:
+            return None
+        x0, x1, log = x_window(model, view)
+        edges = edges_of(x0, x1, frame.plot.width * frame.dots_x, log=log)
+        window = replace(frame.window, x0=x0, x1=x1, log_x=log, edges=edges)
+        return replace(frame, window=window).x_at(column)
 
     def set_look(self, *, glyphs: Glyphs | None = None, colours: Palette | None = None) -> None:
         """Other characters or colours; None keeps what there is."""
@@ -118,7 +149,8 @@ class Chart(Widget, can_focus=True):
         width, height = self.size
         if not self.is_mounted or width < 1 or height < 1:
             return
-        frame = render(self.model, self.view, width, height, look=self._look(), memo=self.memo)
+        view = self.view if self.pointer_x is None else self.view.but(cursor_x=self.pointer_x)
+        frame = render(self.model, view, width, height, look=self._look(), memo=self.memo)
         old, self._frame = self._frame, frame
         if force:
             self._styled_for = None
@@ -202,10 +234,39 @@ class Chart(Widget, can_focus=True):
         else:
             self._ask(zoomed(self.model, self.view, factor, frame.x_at(event.x)))
 
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._is_dragged = False
+        if event.button == 1 and self._holds(event.x):
+            self._drag_from = event.x
+            self.capture_mouse()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        frame, start = self._frame, self._drag_from
+        if frame is None:
+            return
+        if start is not None and (self._is_dragged or event.x != start):
+            self._is_dragged = True
+            x = frame.x_at(event.x)
+            self._ask(self.view.but(cursor_x=x, range=(frame.x_at(start), x)))
+        self.post_message(self.Pointed(self, event.x if self._holds(event.x) else None))
+
+    def on_mouse_up(self) -> None:
+        if self._drag_from is not None:
+            self._drag_from = None
+            self.release_mouse()
+
+    def on_leave(self) -> None:
+        self.post_message(self.Pointed(self, None))
+
     def on_click(self, event: events.Click) -> None:
         frame = self._frame
-        if frame is not None and frame.plot.x <= event.x < frame.plot.x + frame.plot.width:
+        if frame is not None and not self._is_dragged and self._holds(event.x):
             self._ask(self.view.but(cursor_x=frame.x_at(event.x)))
+
+    def _holds(self, column: int) -> bool:
+        """Whether a column is one of the plot's."""
+        frame = self._frame
+        return frame is not None and frame.plot.x <= column < frame.plot.x + frame.plot.width
 
     def _ask(self, view: View) -> None:
         if view != self.view:

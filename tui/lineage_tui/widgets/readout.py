@@ -184,8 +184,12 @@ class Readout(Static):
         focused: str | None,
         page: Sequence[str],
         overlaid: bool = False,
+        first: str | None = None,
     ) -> None:
-        """Say it; what does not fit the lines there are is left out from the end."""
+        """Say it; what does not fit the lines there are is left out from the end.
+
+        `first` is the chart whose value comes first: the one under the mouse, else the focused one.
+        """
         self._again = partial(
             self.show,
             lines=lines,
@@ -196,27 +200,27 @@ class Readout(Static):
             focused=focused,
             page=page,
             overlaid=overlaid,
+            first=first,
         )
         width = max(self.size.width - 2, 1)
-        rows = [self._values(lines, session, names, focused, page, width, overlaid=overlaid)]
+        strip = self._strip(names, focused) if len(page) < len(names) else Content("")
+        rows = [self._values(lines, session, first or focused, strip, width, overlaid=overlaid)]
         if stats is not None:
             rows.append(_cut(self._statistics(stats), width))
         rows += self._events(events, width, at_cursor=bool(lines))
         height = max(self.size.height, 1)
         self.update(Content("\n").join([joined([Content(" "), row]) for row in rows[:height]]))
 
-    def _values(  # noqa: PLR0917  # one caller, right above
+    def _values(
         self,
         lines: Sequence[ReadoutLine],
         session: int | None,
-        names: Sequence[str],
-        focused: str | None,
-        page: Sequence[str],
+        first_name: str | None,
+        strip: Content,
         width: int,
         *,
         overlaid: bool,
     ) -> Content:
-        strip = self._strip(names, focused) if len(page) < len(names) else Content("")
         if not lines:
             keys = "<- ->" if self._ascii else "← →"
             hint = toned(f"{keys} puts a cursor on the curves, n on the next event; ? has all keys", "dim")
@@ -229,7 +233,7 @@ class Readout(Static):
             parts += [toned("  step ", "dim"), Content(first.step)]
         if session is not None:
             parts += [toned("  session ", "dim"), Content(str(session))]
-        for line in sorted(lines, key=lambda one: one.name != focused):
+        for line in sorted(lines, key=lambda one: one.name != first_name):
             for index, (series, reading) in enumerate(line.values):
                 # The first curve is the run's own: its chart says whose. The others need their names.
                 name = line.name if index == 0 else series
@@ -237,7 +241,7 @@ class Readout(Static):
                     name = f"{line.name} {series}"
                 parts += [
                     toned(f"  {plain(name, 40)} ", "dim"),
-                    toned(reading, "strong" if line.name == focused else ""),
+                    toned(reading, "strong" if line.name == first_name else ""),
                 ]
         text = joined(parts)
         if strip.cell_length and text.cell_length + strip.cell_length + 3 <= width:
