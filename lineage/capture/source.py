@@ -301,6 +301,8 @@ def _keep_patch(diff: _Answer, path: Path | None, limit: int) -> _Patch:
     digest, size = hashlib.sha256(masked).hexdigest(), len(masked)
     if path is None:
         return _Patch(None, digest, size)
+    if path.parent.is_symlink():  # a run folder comes from anyone, and this one would lead out of it
+        return _Patch(None, digest, size, f"the diff cannot be kept: {path.parent.name}/ is a symbolic link")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fs.write_atomic(path, masked)

@@ -28,7 +28,7 @@ from lineage.errors import FormatError, LockedError, NotFoundError, UsageError
 from lineage.layout import RunDir
 from lineage.runs.lock import RunLock, locked_error, probe
 from lineage_schemas.base import Format, check_format
-from lineage_schemas.ids import GenerationName, SessionId, make_run_id, make_session_id
+from lineage_schemas.ids import MAX_STEP, GenerationName, SessionId, make_run_id, make_session_id
 from lineage_schemas.run import (
     FORMAT_MAJOR,
     FORMAT_NAME,
@@ -113,15 +113,24 @@ def _scan_tail(data: bytes, session: str) -> LogTail:
             if not isinstance(fields, dict) or fields.get("session") != session:
                 continue
             ts, step = fields.get("ts"), fields.get("step")
-            if last_event_at is None and isinstance(ts, int | float):
-                last_event_at = float(ts)
+            if last_event_at is None and (moment := _moment(ts)) is not None:
+                last_event_at = moment.timestamp()
             if fields.get("kind") == "session_end" and end is None:
                 status, reason = _STATUSES.get(str(fields.get("status"))), fields.get("reason")
                 if status is not None:
                     end = status, reason if isinstance(reason, str) else None
-            if fields.get("kind") == "step" and type(step) is int:
+            if fields.get("kind") == "step" and type(step) is int and 0 < step <= MAX_STEP:
                 return LogTail(last_event_at, step, end)
     return LogTail(last_event_at, None, end)
+
+
+def _moment(ts: object) -> datetime | None:
+    """The time of a line; None when it has none, or one beyond the calendar, which is damage."""
+    if not isinstance(ts, int | float) or isinstance(ts, bool):
+        return None
+    with contextlib.suppress(ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(ts, UTC)
+    return None
 
 
 def _open_regular(path: Path) -> int:
@@ -282,7 +291,7 @@ def _mark_dead(record: Run, run_dir: RunDir) -> Run:
 
 
 def _end_dead(session: Session, tail: LogTail) -> Session:
-    at = None if tail.last_event_at is None else datetime.fromtimestamp(tail.last_event_at, UTC)
+    at = _moment(tail.last_event_at)
     status: SessionStatus = "killed"
     reason: str | None = "no end recorded; " + (
         "no event" if at is None else f"last event at {at.isoformat(timespec='seconds').replace('+00:00', 'Z')}"

@@ -231,6 +231,17 @@ def test_a_disk_that_refuses_the_patch_is_a_problem_and_no_error(repo: Path, tmp
     assert "cannot be kept" in source.problem
 
 
+def test_a_patch_is_not_written_through_a_link(repo: Path, tmp_path: Path) -> None:
+    """A run folder comes from anyone; `source` in it may lead elsewhere."""
+    (repo / "train.py").write_text("print(3)\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "source").symlink_to(tmp_path / "elsewhere")
+    source = capture_source(repo, tmp_path / "source" / "s.patch")
+    assert source.patch is None
+    assert "symbolic link" in source.problem
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_asking_changes_nothing_in_the_repository(repo: Path) -> None:
     (repo / "train.py").touch()
     before = {path: path.stat().st_mtime_ns for path in (repo / ".git").rglob("*")}

@@ -133,6 +133,24 @@ def test_a_dead_session_is_marked_killed_with_the_time_of_its_last_event(tmp_pat
     assert session.last_step == 437
 
 
+def test_the_end_of_a_dead_session_is_told_by_lines_that_can_be_true(tmp_path: Path, facts: dict[str, Any]) -> None:
+    """A time beyond the calendar, or a step beyond every counter, is damage and must not keep a run from going on."""
+    ts = AT.timestamp()
+    path, _ = died(
+        tmp_path,
+        facts,
+        lambda s: (
+            event("step", s, ts, step=437)
+            + event("step", s, 1e308, step=2**63)
+            + event("note", s, -1e308)
+            + event("note", s, 253402300800.0)
+        ),
+    )
+    open_run(path).close()
+    (session,) = read_run(path).sessions
+    assert (session.status, session.last_step, session.ended_at) == ("killed", 437, AT)
+
+
 def test_a_dead_session_without_a_log_is_killed_at_its_start(tmp_path: Path, facts: dict[str, Any]) -> None:
     path, _ = died(tmp_path, facts)
     open_run(path).close()
