@@ -612,6 +612,22 @@ class RunView:
                 start = 0
                 yield part
 
+    def counted(self, name: str, session: int | str | None = None, *, start: int = 0) -> Iterator[tuple[Ints, Floats]]:
+        """Steps, and `duration_s`, `tokens` or `samples` of each, NaN where its line had none; session by session.
+
+        These are all rows of the history (or session) that `stretches` goes through: who adds up along a run has to
+        know of those that did not count.
+        """
+        for piece in self._pieces(superseded=False, session=session):
+            columns = piece.trace.columns
+            rows = slice(piece.lo, min(piece.hi, len(columns))) if piece.rows is None else piece.rows
+            step, values = columns.step[rows], columns.optional(name)
+            if len(step) <= start:
+                start -= len(step)
+                continue
+            yield step[start:], np.full(len(step) - start, np.nan) if values is None else values[rows][start:]
+            start = 0
+
     def evals(self, name: str = "eval", metric: str = "loss", superseded: bool = False) -> Series:
         """A metric of the evaluations called `name` over the effective history; empty when there are none."""
         events = [

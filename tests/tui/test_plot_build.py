@@ -152,6 +152,94 @@ def test_without_counted_tokens_the_axis_is_steps(tmp_path):
     assert model.series[0].x.tolist() == list(range(1, 31))
 
 
+def without(folder, tmp_path, name, lacking):
+    """The run with a field taken from the step lines of some (session ordinal, step)."""
+    copy = tmp_path / folder.name
+    copy.mkdir()
+    (copy / "run.json").write_bytes((folder / "run.json").read_bytes())
+    lines = []
+    for line in (folder / "metrics.jsonl").read_bytes().splitlines():
+        event = orjson.loads(line)
+        if event["kind"] == "step" and lacking(int(event["session"][1:3]), event["step"]):
+            event.pop(name, None)
+        lines.append(orjson.dumps(event) + b"\n")
+    (copy / "metrics.jsonl").write_bytes(b"".join(lines))
+    return copy
+
+
+@pytest.mark.parametrize(("axis", "field", "pace"), [("tokens", "tokens", 8192), ("train", "duration_s", 0.12)])
+def test_steps_without_a_count_are_left_out_of_its_axis_and_the_header_says_how_many(
+    folder, tmp_path, axis, field, pace
+):
+    """Counted from step 151 on, and not at 300 to 309; steps and their counts are never mixed on one axis."""
+    run = without(folder, tmp_path, field, lambda _, step: step <= 150 or 300 <= step < 310)
+    (model,) = chart_models(lineage.read(run, cache=False), ["lr"], axis)
+    bright, dim = model.series
+    assert model.x_label == axis
+    assert bright.step.tolist() == [*range(151, 300), *range(310, 601)]
+    assert bright.num_dropped == 160
+    assert np.isfinite(bright.x).all()
+    assert (np.diff(bright.x) > 0).all()
+    assert bright.x[-1] == pytest.approx(440 * pace, rel=0.2)
+    assert dim.step.tolist() == list(range(200, 238))
+    assert dim.x[0] == pytest.approx(bright.x[49])
+    word = "tokens" if axis == "tokens" else "duration"
+    assert f"160 without {word}" in render(model, View(), 120, 30).text()
+    assert not [mark for mark in model.marks if mark.x < bright.x[0]]
+
+
+def test_what_is_drawn_at_80_columns_still_says_what_was_left_out(folder, tmp_path):
+    run = without(folder, tmp_path, "tokens", lambda _, step: step <= 150)
+    (model,) = chart_models(lineage.read(run, cache=False), ["grad_norm"], "tokens")
+    assert "150 without tokens" in render(model, View(smoothing=0.9), 80, 24).text()
+
+
+@pytest.mark.parametrize(("axis", "field"), [("tokens", "tokens"), ("train", "duration_s")])
+def test_only_the_sessions_that_count_are_on_an_axis_of_counts(folder, tmp_path, axis, field):
+    run = without(folder, tmp_path, field, lambda session, _: session in {1, 3})
+    view = lineage.read(run, cache=False)
+    (model,) = chart_models(view, ["loss"], axis)
+    effective, superseded, evals = model.series
+    assert effective.step.tolist() == list(range(201, 401))
+    assert (superseded.x.size, superseded.num_dropped) == (0, 38)
+    assert "superseded" not in render(model, View(), 120, 30).text()
+    assert set(evals.step.tolist()) <= set(range(201, 401))
+    assert evals.num_dropped
+    assert [line.label.split()[0] for line in model.lines if line.kind == "boundary"] == ["s2", "s3"]
+    assert next(line for line in model.lines if line.label.startswith("s2")).x == model.series[0].x[0]
+
+
+@pytest.mark.parametrize(("axis", "field"), [("tokens", "tokens"), ("train", "duration_s")])
+def test_counts_that_begin_while_a_run_is_watched_are_the_axis_from_then_on(folder, tmp_path, axis, field):
+    run = without(folder, tmp_path, field, lambda _, step: step <= 450)
+    log = run / "metrics.jsonl"
+    whole = log.read_bytes()
+    view = None
+    labels = []
+    for share in (2, 5, 8, 9, 10):
+        log.write_bytes(whole[: whole.rindex(b"\n", 0, len(whole) * share // 10 + 1) + 1])
+        if view is None:
+            view = lineage.read(run, cache=False)
+        view.refresh()
+        grown = chart_models(view, ["loss", "lr"], axis)
+        fresh = chart_models(lineage.read(run, cache=False), ["loss", "lr"], axis)
+        labels.append(grown[0].x_label)
+        for one, other in zip(grown, fresh, strict=True):
+            assert one.x_label == other.x_label
+            for mine, its in zip(one.series, other.series, strict=True):
+                np.testing.assert_allclose(mine.x, its.x, rtol=1e-12)
+    assert labels[0] == "step"
+    assert labels[-1] == axis
+
+
+def test_tokens_need_no_durations(folder, tmp_path):
+    run = without(folder, tmp_path, "duration_s", lambda *_: True)
+    (tokens,) = chart_models(lineage.read(run, cache=False), ["lr"], "tokens")
+    assert tokens.series[0].x.tolist() == (np.arange(1, 601) * 8192.0).tolist()
+    (train,) = chart_models(lineage.read(run, cache=False), ["lr"], "train")
+    assert train.x_label == "step"
+
+
 def test_sessions_lie_over_each_other_from_their_own_starts(view):
     (model,) = chart_models(view, ["lr"], "session")
     assert [series.label for series in model.series] == ["s1", "s2", "s3"]

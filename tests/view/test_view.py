@@ -97,6 +97,30 @@ def test_throughput_is_tokens_over_training_time(run, lines):
     assert view.metrics == ["loss", "lr", "grad_norm", "tokens_per_s", "step_s"]
 
 
+@pytest.mark.parametrize("start", [0, 150, 250, 600])
+def test_what_steps_counted_is_told_for_every_row_and_is_nan_where_one_did_not(tmp_path, start):
+    run = write_run(tmp_path, steps=600, sessions=3, overlap=37)
+    log = run / "metrics.jsonl"
+    lines = [orjson.loads(line) for line in log.read_bytes().splitlines()]
+    for line in lines:
+        if line["kind"] == "step" and (line["step"] <= 200 or line["step"] == 300):
+            del line["tokens"]
+    log.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    view = lineage.read(run)
+    parts = list(view.counted("tokens", start=start))
+    steps = [step for part, _ in parts for step in part.tolist()]
+    tokens = np.concatenate([values for _, values in parts]) if parts else np.empty(0)
+    assert steps == list(range(start + 1, 601))
+    assert [step for step, bad in zip(steps, np.isnan(tokens), strict=True) if bad] == [
+        *range(start + 1, 201),
+        *([300] if start < 300 else []),
+    ]
+    assert np.isnan(np.concatenate([values for _, values in view.counted("samples")])).all()
+    ((step, values),) = view.counted("tokens", session=1)
+    assert step.tolist() == list(range(1, 238))
+    assert np.nansum(values) == 37 * 8192
+
+
 def test_an_unknown_metric_is_refused_with_those_there_are(run):
     with pytest.raises(NotFoundError, match="grad_norm"):
         lineage.read(run).series("los")

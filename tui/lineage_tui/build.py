@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from lineage.view import RunView, Series, Stretch
 
 Axis = Literal["step", "train", "wall", "tokens", "session"]
+Unit = Literal["tokens", "samples"]
 AXES: Final[tuple[Axis, ...]] = get_args(Axis)
+UNITS_OF_COUNTS: Final[tuple[Unit, ...]] = get_args(Unit)
 DEFAULT_NAMES: Final = ("loss", "lr", "grad_norm")
 THROUGHPUT: Final = ("tokens_per_s", "samples_per_s", "step_s")
 UNITS: Final[dict[str, str]] = {"step_s": "s"}
@@ -78,7 +80,9 @@ def chart_models(
         view: the run; what was made of it is kept for the next call with the same view.
         names: of `view.metrics`.
         x: one of `AXES`: steps, training time, wall time, tokens consumed (samples where no tokens were counted), or
-            steps since each session's start, every session a curve of its own.
+            steps since each session's start, every session a curve of its own. Tokens and training time are those
+            that the steps say they took, from the first that says so; a step that does not say has no place there, is
+            left out, and counted in `num_dropped`. Where no step says it the axis is steps.
         verdicts: by session id, how each carried on according to its log (`lineage.history.evidence.audit_view`);
             they go before what the sessions recorded of themselves, and a careless restart recorded nothing.
     """
@@ -142,6 +146,7 @@ class _Ruler:
         self.breaks: list[int] = []
         self.last_session: int | None = None
         self.is_finite = True
+        self.reached = -math.inf  # the last finite x
 
     @property
     def size(self) -> int:
@@ -160,7 +165,10 @@ class _Ruler:
         self.x.extend(x)
         if self.steps is not None:
             self.steps.extend(step)
-            self.is_finite = self.is_finite and bool(np.isfinite(x).all())
+            good = np.isfinite(x)
+            self.is_finite = self.is_finite and bool(good.all())
+            if good.any():
+                self.reached = float(x[-1] if good[-1] else x[good][-1])
 
     def has(self, parts: Sequence[Stretch], start: int) -> bool:
         """Whether its rows from `start` on are those of the parts."""
@@ -199,6 +207,45 @@ class _Grown:
         return _Rows(ruler.step[:size], ruler.x.array[:size], self.y.array, breaks, is_finite=ruler.is_finite)
 
 
+class _Count:
+    """What was consumed up to each step of the effective history; NaN at the steps that did not say."""
+
+    def __init__(self) -> None:
+        self.ruler = _Ruler("tokens")
+        self.num_known = 0
+
+    def extend(self, parts: Sequence[tuple[Ints, Floats]]) -> None:
+        self.ruler.reserve(sum(step.size for step, _ in parts))
+        for step, values in parts:
+            known = np.isfinite(values)
+            self.num_known += int(np.count_nonzero(known))
+            self.ruler.extend(step, _added_up(values, known, max(self.ruler.reached, 0.0)))
+
+
+def _added_up(values: Floats, known: NDArray[np.bool_], before: float) -> Floats:
+    """The sum up to each value, from `before` on; NaN where there is none."""
+    total: Floats = before + np.cumsum(np.where(known, values, 0.0))
+    total[~known] = math.nan
+    return total
+
+
+def _ascending(x: Floats | Ints, before: float = -math.inf) -> Floats:
+    """X that never goes back; what is NaN stays NaN."""
+    kept: Floats = np.fmax.accumulate(np.fmax(x, before)) if x.size else np.empty(0)
+    bad = np.isnan(x)
+    if bad.any():
+        kept[bad] = math.nan
+    return kept
+
+
+def _at_steps(steps: Floats | Ints, xs: Floats, wanted: Floats | Ints) -> Floats:
+    """The x of the rows of these very steps; NaN where there is no such row. `steps` ascend."""
+    if not steps.size:
+        return np.full(wanted.size, math.nan)
+    at = np.minimum(np.searchsorted(steps, wanted), steps.size - 1)
+    return np.where(steps[at] == wanted, xs[at], math.nan)
+
+
 class _Clock:
     """Where on the x axis a step of a session is."""
 
@@ -208,6 +255,7 @@ class _Clock:
         self.by_ordinal = {segment.ordinal: segment for segment in segments}
         self.effective: tuple[Floats | Ints, Floats] = (np.empty(0), np.empty(0))
         self.of_session: dict[SessionId, tuple[Floats | Ints, Floats]] = {}
+        self.untimed: frozenset[int] = frozenset()  # steps that do not say how long they took
 
     def at(self, session: SessionId, step: float, ts: float) -> float:
         """X of a moment of a session; nan where nobody knows."""
@@ -241,10 +289,12 @@ class _Builder:
         self._view = weakref.ref(view)
         self._version = -1
         self._axis: Axis | None = None
+        self._drawn: tuple[Axis, str] | None = None
         self._grown: dict[str, _Grown] = {}
-        self._tokens: _Rows | None = None
-        self._counted = _Ruler("tokens")
-        self._num_durations = 0
+        self._counts: dict[Unit, _Count] = {}
+        self._count: _Count | None = None  # the one that is the axis
+        self._num_timed = 0  # rows whose durations were looked for
+        self._untimed = _Column(np.int64)  # steps of those that have none
         self._old: dict[tuple[str, SessionId], _Rows] = {}  # rows of sessions that will get no more
         self._kept_evals: dict[str, tuple[tuple[int, int], SeriesData | None]] = {}
         self._settled = _Happenings()
@@ -259,24 +309,22 @@ class _Builder:
         if view is None or not names:
             return []
         if (view.history_version, axis) != (self._version, self._axis):
+            self._version, self._axis, self._drawn = view.history_version, axis, None
+            self._counts.clear()
+            self._num_timed, self._untimed = 0, _Column(np.int64)
+            self._last_seen.clear()
+        axis, label, kind = self._choose_axis(view, axis)
+        if (axis, label) != self._drawn:  # counts may begin late in a run: nothing of another axis may stay
+            self._drawn = (axis, label)
             self._grown.clear()
-            self._counted, self._num_durations = _Ruler("tokens"), 0
             self._old.clear()
             self._kept_evals.clear()
-            self._last_seen.clear()
             self._settled = _Happenings()
             self._known = None
-            self._version, self._axis = view.history_version, axis
-        self._tokens = None
-        if axis == "tokens":
-            self._tokens = self._count_tokens(view)
-            if self._tokens is None:
-                axis = "step"
         clock = _Clock(axis, view.segments)
+        if axis == "train":
+            clock.untimed = frozenset(self._untimed.array.tolist())
         available = view.metrics
-        label, kind = _AXIS_WORDS[axis]
-        if axis == "tokens" and "tokens_per_s" not in available:
-            label = "samples"
         ruler = names[0] if names[0] in available else next(iter(available), None)
         if ruler is not None and axis in {"train", "tokens"}:
             self._set_clock(view, clock, ruler)
@@ -361,7 +409,12 @@ class _Builder:
             order = order[np.isfinite(x[order])]
             turns = np.flatnonzero(np.diff(evals.session[order])) + 1 if clock.axis == "wall" else NO_INDEX
             eval_rows = _Rows(steps[order], x[order], evals.value[order], turns.astype(np.int64))
-            curve = replace(_series(name, f"{name}/eval", "eval", eval_rows, clock.axis), hue=1, smooth=False)
+            curve = replace(
+                _series(name, f"{name}/eval", "eval", eval_rows, clock.axis),
+                hue=1,
+                smooth=False,
+                num_dropped=int(x.size - order.size),
+            )
         self._kept_evals[name] = (stamp, curve)
         return curve
 
@@ -395,19 +448,18 @@ class _Builder:
             own.last_session = part.session
             x = self._positions(part, axis)
             if axis in {"wall", "train"}:
-                before = own.x.array[-1] if own.size else -math.inf
-                x = np.maximum.accumulate(np.maximum(x, before))  # a clock that was set back must not fold the line
+                x = _ascending(x, own.reached)  # a clock that was set back must not fold the line
             own.extend(part.step, x)
         return own
 
     def _positions(self, part: Stretch, axis: Axis) -> Floats | Ints:
         if axis == "train":
-            return part.train_time
+            x, untimed = part.train_time, self._untimed.array
+            return np.where(np.isin(part.step, untimed), math.nan, x) if untimed.size else x
         if axis == "wall":
             return part.time
-        if axis == "tokens" and self._tokens is not None:
-            at = np.searchsorted(self._tokens.step, part.step, side="right") - 1
-            return np.where(at >= 0, self._tokens.x[np.maximum(at, 0)], 0.0)
+        if axis == "tokens" and self._count is not None:
+            return _at_steps(self._count.ruler.step, self._count.ruler.x.array, part.step)
         return part.step
 
     def _superseded(self, view: RunView, name: str, segment: Segment, clock: _Clock) -> _Rows:
@@ -425,26 +477,33 @@ class _Builder:
         step, tail = sorted_step[first:].astype(np.float64), order[first:] if order.size else slice(first, None)
         if clock.axis == "tokens":
             x = self._superseded_tokens(view, segment, step)
+        elif clock.axis == "wall":
+            x = found.time[tail]
+        elif clock.axis == "train":
+            x = found.train_time[tail]
+            logged, took = next(view.counted("duration_s", segment.ordinal))
+            if (untimed := logged[np.isnan(took)]).size:
+                x = np.where(np.isin(step, untimed), math.nan, x)
         else:
-            x = (
-                {"train": found.train_time, "wall": found.time}[clock.axis][tail]
-                if clock.axis in {"train", "wall"}
-                else step
-            )
-        x = np.maximum.accumulate(x) if x.size else x
+            x = step
+        x = _ascending(x)
         rows = _Rows(step, x, value[first:], NO_INDEX, lead)
         self._old[name, segment.session] = rows
         return rows
 
-    def _superseded_tokens(self, view: RunView, segment: Segment, step: Floats) -> Floats:
-        found = _tokens_of(view, segment.ordinal)
-        base = self._tokens
-        if found is None or base is None:
-            return step
-        own, _ = found
-        start = _lookup(base.step, base.x, segment.start_step) if segment.start_step else 0.0
-        at = np.searchsorted(own.step, step, side="right") - 1
-        return start + np.where(at >= 0, own.x[np.maximum(at, 0)], 0.0)
+    def _superseded_tokens(self, view: RunView, segment: Segment, wanted: Floats) -> Floats:
+        """What had been consumed at steps of a session, counted on from where it began."""
+        count = self._count
+        unit: Unit = "tokens" if count is self._counts.get("tokens") else "samples"
+        if count is None:
+            return wanted
+        logged, values = next(view.counted(unit, segment.ordinal))
+        order = np.argsort(logged, kind="stable")
+        order = order[np.append(np.diff(logged[order]) > 0, True)]  # of each step the last attempt
+        steps, values = logged[order], values[order]
+        before = count.ruler.x.array[: np.searchsorted(count.ruler.step, segment.start_step, side="right")]
+        begun = before[np.isfinite(before)][-1:].tolist() or [0.0]
+        return _at_steps(steps, _added_up(values, np.isfinite(values), begun[0]), wanted)
 
     def _session_curves(self, view: RunView, name: str) -> list[SeriesData]:
         """Every session from its own start."""
@@ -466,16 +525,24 @@ class _Builder:
 
     # Axes
 
-    def _count_tokens(self, view: RunView) -> _Rows | None:
-        """Tokens consumed along the effective history, extended by what was appended."""
-        counted = self._counted
-        found = _tokens_of(view, None, start=counted.size, start_s=self._num_durations)
-        if found is not None:
-            rows, num_durations = found
-            self._num_durations += num_durations
-            before = float(counted.x.array[-1]) if counted.x.size else 0.0
-            counted.extend(rows.step.astype(np.int64), rows.x + before)
-        return _Rows(counted.step, counted.x.array, counted.x.array, NO_INDEX) if counted.size else None
+    def _choose_axis(self, view: RunView, axis: Axis) -> tuple[Axis, str, XKind]:
+        """The axis that is possible, its label and kind; what it is made of is brought up to date."""
+        self._count = None
+        if axis == "tokens":
+            for unit in UNITS_OF_COUNTS:
+                count = self._counts.setdefault(unit, _Count())
+                count.extend(list(view.counted(unit, start=count.ruler.size)))
+                if count.num_known:
+                    self._count = count
+                    return axis, unit, "count"
+            axis = "step"
+        elif axis == "train":
+            for step, took in view.counted("duration_s", start=self._num_timed):
+                self._num_timed += step.size
+                self._untimed.extend(step[np.isnan(took)])
+            if self._untimed.size == self._num_timed:
+                axis = "step"
+        return axis, *_AXIS_WORDS[axis]
 
     def _find_last_seen(self, view: RunView, last: dict[str, float]) -> dict[str, float]:
         """Unix seconds of the last sign of life of each session, those of its events given."""
@@ -496,8 +563,11 @@ class _Builder:
 
     def _set_clock(self, view: RunView, clock: _Clock, ruler: str) -> None:
         """Let events find their x among the rows of one metric."""
-        rows = self._effective(view, ruler, clock.axis)
-        clock.effective = (rows.step, rows.x)
+        if clock.axis == "tokens" and self._count is not None:
+            clock.effective = (self._count.ruler.step, self._count.ruler.x.array)
+        else:
+            rows = self._effective(view, ruler, clock.axis)
+            clock.effective = (rows.step, rows.x)
         for segment in view.segments:
             if segment.num_superseded:
                 found = self._superseded(view, ruler, segment, clock)
@@ -534,30 +604,9 @@ def _eval_x(clock: _Clock, row: int, steps: Floats, evals: Series) -> float:
     if clock.axis == "wall":
         return float(evals.time[row])
     if clock.axis == "train":
-        return float(evals.train_time[row])
+        return math.nan if int(steps[row]) in clock.untimed else float(evals.train_time[row])
     segment = clock.by_ordinal.get(int(evals.session[row]))
     return math.nan if segment is None else clock.at(segment.session, float(steps[row]), float(evals.time[row]))
-
-
-def _tokens_of(view: RunView, ordinal: int | None, *, start: int = 0, start_s: int = 0) -> tuple[_Rows, int] | None:
-    """Tokens (or samples) consumed up to each step, of the effective history or of one session; None if not counted.
-
-    The first `start` rows of the rate and `start_s` of the durations are left out; how many durations were used up
-    stands beside the rows.
-    """
-    available = view.metrics
-    rate = next((name for name in THROUGHPUT[:2] if name in available), None)
-    if rate is None or "step_s" not in available:
-        return None
-    per_s = view.series(rate, session=ordinal, start=start)
-    duration = view.series("step_s", session=ordinal, start=start_s)
-    if not len(per_s) or not len(duration):
-        return None
-    at = np.minimum(np.searchsorted(duration.step, per_s.step), len(duration) - 1)
-    counted = np.round(per_s.value * duration.value[at])
-    counted[~np.isfinite(counted)] = 0.0
-    rows = _Rows(per_s.step.astype(np.float64), np.cumsum(counted), counted, np.empty(0, dtype=np.int64))
-    return rows, int(at[-1]) + 1
 
 
 def _utc_offset_s(view: RunView) -> float:
@@ -705,7 +754,9 @@ def _lines(
 
 def _boundary_x(clock: _Clock, segment: Segment, ts: float) -> float:
     if clock.axis in {"train", "tokens"}:
-        return _lookup(*clock.effective, segment.start_step)
+        x = _lookup(*clock.effective, segment.start_step)
+        # Where the one before did not count, the first step of this one may.
+        return x if math.isfinite(x) else _lookup(*clock.effective, segment.start_step + 1)
     return clock.at(segment.session, float(segment.start_step), ts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from lineage_tui.plot.frame import HeaderFacts
 from lineage_tui.plot.layout import Curve, Scene
@@ -10,6 +11,9 @@ from lineage_tui.plot.model import SeriesData
 from lineage_tui.plot.numbers import format_short, format_value
 from lineage_tui.plot.styles import Fg, hue
 from lineage_tui.plot.text import plain
+
+LACKING: Final = {"train": "duration"}
+"""What samples do not have that are not on an axis, where that is not the axis's own word."""
 
 
 def facts_of(scene: Scene, drawn: Sequence[Curve], num_clipped: int) -> HeaderFacts:
@@ -52,7 +56,7 @@ def header(scene: Scene, shown: Sequence[SeriesData], facts: HeaderFacts) -> Non
     notes = _notes(scene, shown, facts)
     separator = f" {scene.marks.dot} "
     # What was done to the data stays even where the legend is cut for it; the rest gives way to the legend.
-    while notes and notes[0] not in {facts.smoothing, facts.scale} and len(separator.join(notes)) + legend > room:
+    while notes and notes[0] in {facts.folding, facts.clipping} and len(separator.join(notes)) + legend > room:
         notes.pop(0)
     while notes and len(separator.join(notes)) > room:
         notes.pop(0)
@@ -79,7 +83,7 @@ def header(scene: Scene, shown: Sequence[SeriesData], facts: HeaderFacts) -> Non
 def _legend(scene: Scene, shown: Sequence[SeriesData]) -> list[tuple[str, str, int]]:
     """Swatch, label and colour of each entry; none for a single line, which the title names."""
     bright = [series for series in shown if not series.dimmed]
-    superseded = [series for series in shown if series.dimmed]
+    superseded = [series for series in shown if series.dimmed and series.x.size]
     if len(bright) < 2 and not superseded:
         return []
     marks = scene.marks
@@ -95,5 +99,6 @@ def _legend(scene: Scene, shown: Sequence[SeriesData]) -> list[tuple[str, str, i
 def _notes(scene: Scene, shown: Sequence[SeriesData], facts: HeaderFacts) -> list[str]:
     """How it was drawn, the least important first."""
     dropped = sum(series.num_dropped for series in shown)
-    left_out = f"{format_value(float(dropped))} without {plain(scene.model.x_label)}" if dropped else ""
-    return [note for note in (left_out, facts.folding, facts.clipping, facts.smoothing, facts.scale) if note]
+    label = scene.model.x_label
+    left_out = f"{format_value(float(dropped))} without {LACKING.get(label, plain(label))}" if dropped else ""
+    return [note for note in (facts.folding, facts.clipping, left_out, facts.smoothing, facts.scale) if note]
