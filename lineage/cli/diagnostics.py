@@ -54,7 +54,8 @@ def report(error: BaseException, *, debug: bool = False, stream: TextIO | None =
     from lineage.errors import LineageError
 
     if debug:
-        _write("".join(traceback.format_exception(error)).rstrip(), stream)
+        lines = "".join(traceback.format_exception(error)).rstrip().split("\n")
+        _write("\n".join(map(clean, lines)), stream)  # an error quotes what was typed, or what a file says
     if isinstance(error, KeyboardInterrupt):
         _write("interrupted", stream)
     elif isinstance(error, LineageError):

@@ -141,6 +141,12 @@ def test_a_traceback_comes_with_debug_wherever_it_stands(place, lineage, words):
     assert "Traceback" not in lineage(*[word for word in words if word != "--debug"])[2]
 
 
+def test_a_traceback_reaches_no_terminal_raw(place, lineage):
+    err = lineage("ls", "--debug", "\x07\x1b[2J\u202e")[2]
+    assert "Traceback" in err
+    assert not set(err) & {"\x07", "\x1b", "\u202e"}
+
+
 def test_a_defect_is_one_line_without_debug(lineage, monkeypatch):
     def boom(*_):
         raise ZeroDivisionError("by nought")
