@@ -1,5 +1,6 @@
 """One good run for all, and commands run in this process under watch."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,15 @@ def watch() -> Iterator[Watch]:
     watch = Watch()
     yield watch
     watch.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> Iterator[None]:
+    """A shell starts jobs in the background with SIGINT ignored, and then nothing that follows a log would end."""
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

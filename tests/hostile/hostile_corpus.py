@@ -971,6 +971,203 @@ def a_ledger_of_lies(place: Place) -> None:
     (place.run / "checkpoints" / "ACTIVE").write_text(json.dumps(active))
 
 
+@entry
+def a_record_of_a_hundred_megabytes(place: Place) -> None:
+    place.write_record(place.record | {"notes": "x" * (100 << 20)})
+
+
+@entry
+def a_thousand_sessions_and_tags(place: Place) -> None:
+    record = place.record
+    record["tags"] = [f"tag-{number}" for number in range(5000)]
+    last = record["sessions"][-1]
+    for ordinal in range(4, 1004):
+        record["sessions"].append(last | {"id": f"s{ordinal:02d}-0000000c", "ordinal": ordinal, "checkpoints": []})
+    place.write_record(record)
+
+
+@entry
+def a_recipe_of_tens_of_thousands_of_values(place: Place) -> None:
+    record = place.record
+    for number, session in enumerate(record["sessions"]):
+        session["recipe"]["value"] = {f"layer.{n}.{EVIL}": [n, number, {"x": n}] for n in range(20_000)}
+    place.write_record(record)
+
+
+@entry
+def ten_thousand_entries_in_checkpoints(place: Place) -> None:
+    """Generations, folders that only have the name of one, staging folders, and files."""
+    folder = place.run / "checkpoints"
+    for number in range(200):
+        name = f"step-{number + 100:08d}-s03-{number:08x}"
+        shutil.copytree(place.generations[0], folder / name)
+        write_manifest(folder / name, read_manifest(folder / name) | {"name": name})
+    for number in range(5000):
+        (folder / f"step-{number + 1000:08d}-s03-{number:08x}").mkdir()
+    for number in range(2500):
+        (folder / f".staging-{number}").mkdir()
+        (folder / f"file-{number}").touch()
+
+
+@entry
+def five_thousand_runs_in_one_folder(place: Place) -> None:
+    record = place.record
+    for number in range(5000):
+        folder = place.runs / f"20251129-134012-many-{number}"
+        folder.mkdir()
+        if number % 10 == 0:
+            (folder / "run.json").write_text(
+                json.dumps(record | {"id": folder.name, "sessions": record["sessions"][:1]})
+            )
+
+
+@entry
+def events_by_the_hundred_thousand(place: Place) -> None:
+    lines = [
+        json.dumps(place.event(kind, step=90, **fields)).encode()
+        for kind, fields in (
+            ("alert", {"code": "x", "message": EVIL}),
+            ("note", {"text": EVIL}),
+            ("fp16_skip", {"scale_before": 2.0, "scale_after": 1.0, "num_skipped": 1}),
+            ("phase_start", {"phase": EVIL}),
+        )
+    ]
+    with place.log.open("ab") as out:
+        out.write((b"\n".join(lines) + b"\n") * 25_000)
+
+
+@entry
+def text_in_windows_1252(place: Place) -> None:
+    """Names, record, log and manifest of a machine that never heard of UTF-8."""
+    text = "Andr\u00e9\u2019s \u201cbest\u201d run \u20ac"
+    shutil.copytree(place.run, place.runs / os.fsdecode(text.encode("cp1252")))
+    place.targets.append(str(place.runs / os.fsdecode(text.encode("cp1252"))))
+    wire = json.dumps(place.record | {"notes": text}, ensure_ascii=False)
+    (place.run / "run.json").write_bytes(wire.encode("cp1252"))
+    place.append_lines(json.dumps(place.event("note", text=text), ensure_ascii=False).encode("cp1252"))
+    first, second = place.generations
+    (first / "manifest.json").write_bytes(
+        json.dumps(read_manifest(first) | {"x": text}, ensure_ascii=False).encode("cp1252")
+    )
+    _recommit(first)
+    second.rename(second.with_name(os.fsdecode(b"step-\x80")))
+    (place.run / "checkpoints" / "ACTIVE").write_bytes(text.encode("cp1252"))
+    (place.run / "run.lock").write_bytes(text.encode("cp1252"))
+
+
+@entry
+def files_saved_by_an_editor_of_windows(place: Place) -> None:
+    """A byte order mark, and a carriage return at each line's end."""
+    for path in (place.run / "run.json", place.log, place.run / "checkpoints" / "ledger.jsonl"):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+
+
+@entry
+def a_log_in_utf_16(place: Place) -> None:
+    place.log.write_bytes(place.log.read_bytes().decode().encode("utf-16"))
+
+
+@entry
+def a_lock_that_is_a_folder(place: Place) -> None:
+    place.replace(place.run / "run.lock", os.mkdir)
+
+
+@entry
+def a_lock_and_a_ledger_that_are_fifos(place: Place) -> None:
+    for name in ("run.lock", "checkpoints/ledger.jsonl", "checkpoints/ACTIVE"):
+        place.replace(place.run / name, os.mkfifo)
+
+
+@entry
+def cached_files_that_link_out(place: Place) -> None:
+    """The folder is the run's own, and what stands in it leads away; so do folders that only a writer makes."""
+    (place.run / ".cache").mkdir()
+    for name in ("columns-1.bin", "whence.json"):
+        shutil.copy(place.canary, place.outside / name)
+        (place.run / ".cache" / name).symlink_to(place.outside / name)
+    (place.run / "exports").symlink_to(place.outside)
+    for name in ("damaged", "repair", "metrics.jsonl.bak", "metrics.jsonl.tmp"):
+        (place.run / name).symlink_to(place.outside / name)
+    place.append_lines(*[json.dumps(place.event("note", text="x" * 1000)).encode()] * 1200, b"damage")
+
+
+@entry
+def a_cache_that_is_a_second_name_of_a_file_outside(place: Place) -> None:
+    (place.run / ".cache").mkdir()
+    for name in ("columns-1.bin", "whence.json"):
+        shutil.copy(place.canary, place.outside / name)
+        (place.run / ".cache" / name).hardlink_to(place.outside / name)
+    place.append_lines(*[json.dumps(place.event("note", text="x" * 1000)).encode()] * 1200)
+
+
+@entry
+def a_clock_in_the_year_9999(place: Place) -> None:
+    """Hours before the end of the calendar, so that a local time is beyond it; and files that are as old."""
+    late = 253402300799.0
+    record = place.record
+    record["created_at"] = "9999-12-31T23:59:59Z"
+    for session in record["sessions"]:
+        session |= {"started_at": "9999-12-31T23:00:00Z", "ended_at": "9999-12-31T23:59:59.999999Z"}
+    place.write_record(record)
+    place.write_events([event | {"ts": late} for event in place.events])
+    for path in (place.run, place.run / "run.json", place.log, *place.generations):
+        os.utime(path, (late, late))
+
+
+@entry
+def a_clock_before_the_beginning(place: Place) -> None:
+    early = -62135596800.0
+    record = place.record
+    record["created_at"] = "0001-01-01T00:00:00Z"
+    for session in record["sessions"]:
+        session |= {"started_at": "0001-01-01T00:00:00Z", "ended_at": "0001-01-01T00:00:01Z"}
+    place.write_record(record)
+    place.write_events([event | {"ts": early} for event in place.events])
+    for path in (place.run / "run.json", place.log, *place.generations):
+        os.utime(path, (-1e9, -1e9))
+
+
+@entry
+def steps_of_two_to_the_63rd_everywhere(place: Place) -> None:
+    record = place.record
+    for session in record["sessions"]:
+        session["last_step"] = 2**63
+        session["checkpoints"] = [f"step-{2**63}-s01-00000000"]
+    place.write_record(record)
+    place.write_events(
+        [
+            event | ({"step": 2**63 - len(place.events) + n} if "step" in event else {})
+            for n, event in enumerate(place.events)
+        ]
+    )
+    first = place.generations[0]
+    renamed = first.rename(first.with_name(f"step-{2**63}-s01-00000000"))
+    manifest = read_manifest(renamed)
+    manifest["position"] |= {"step": 2**63, "num_updates": 2**63}
+    write_manifest(renamed, manifest | {"name": renamed.name})
+    place.targets += [f"{place.run}@{2**63}", str(renamed)]
+
+
+@entry
+def keys_that_are_there_twice(place: Place) -> None:
+    record = (place.run / "run.json").read_bytes().rstrip()[:-1]
+    (place.run / "run.json").write_bytes(record + b', "name": "second", "sessions": [], "id": "../outside"}')
+    lines = place.log.read_bytes().splitlines()
+    lines[10:] = [line[:-1] + b', "kind": "note", "step": "x", "metrics": []}' for line in lines[10:]]
+    place.log.write_bytes(b"\n".join(lines) + b"\n")
+
+
+@entry
+def folders_without_permission(place: Place) -> None:
+    """Bites for everybody but root; `test_folders_that_may_not_be_entered_are_told_and_not_fatal` takes the rights away."""
+    other = place.runs / "closed"
+    shutil.copytree(place.run, other)
+    other.chmod(0)
+    (place.run / ".cache").mkdir(mode=0)
+    (place.run / "checkpoints").chmod(0)
+    place.targets += ["closed", str(other)]
+
+
 def build(name: str, root: Path, good: Path) -> Place:
     """Copy the good run under `root`, lay out the canary, and let the entry do its harm."""
     runs = root / "runs"
