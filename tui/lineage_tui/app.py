@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -90,6 +92,11 @@ TONES: Final[dict[str, dict[str, str]]] = {
 }
 """Colours of words and bars, beside those of the Textual theme."""
 
+
+MAX_OPEN: Final = 32
+"""Runs looked at together; each has a thread that reads it."""
+MAX_THREADS: Final = MAX_OPEN + 8
+"""Beside the readers of the runs: the folder's, a verification, and readers that were told to stop and have not yet."""
 
 TIDY_S: Final = 1.0
 QUIET_S: Final = 0.7
@@ -182,6 +189,8 @@ class LineageApp(App[int]):
         if self.ascii_only:
             self.add_class("-ascii")
         self.set_interval(TIDY_S, self._tidy)
+        # Every reader holds its thread for good. The loop's own pool has four more than cores; the rest would wait.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MAX_THREADS, "lineage"))
         self._follow_folder()
         if self._first is not None:
             self.open_runs([self._first])
@@ -244,8 +253,11 @@ class LineageApp(App[int]):
         return self.settings.of(self._open[0]) if self._open else Choice()
 
     def open_runs(self, paths: Iterable[Path]) -> None:
-        """Look at these runs: the first is the main one, the others are laid over its curves."""
+        """Look at these runs: the first is the main one, the others are laid over its curves; at most `MAX_OPEN`."""
         wanted_paths = list(dict.fromkeys(paths))
+        if len(wanted_paths) > MAX_OPEN:
+            self.notify(f"the first {MAX_OPEN} of {len(wanted_paths)} runs are shown", severity="warning")
+            del wanted_paths[MAX_OPEN:]
         self._open = tuple(str(path) for path in wanted_paths)
         self.memo.clear()
         choice = self.choice()

@@ -250,8 +250,8 @@ class RunScreen(LineageScreen):
         if self._late is not None:
             self._late.stop()
             self._late = None
-        if not self.charts or self.lineage.main_key is None:
-            return
+        if not self.charts or not self.charts[0].is_attached or self.lineage.main_key is None:
+            return  # nothing to draw, or the app is closing
         shape = self.shape
         page = self.page()
         grid = self.query_one("#charts", Container)
