@@ -47,6 +47,7 @@ def test_more_runs_than_can_be_open_are_cut_off_and_told(drive, copies, tmp_path
     async def script(app, pilot):
         app.open_runs(runs)
         assert app.open_keys == tuple(map(str, runs[:3]))
+        await pilot.pause()
         assert [told.message for told in app._notifications] == ["the first 3 of 5 runs are shown"]
 
     drive(script, None, tmp_path / "many")
