@@ -1,6 +1,7 @@
 """The screens on a real run, headless, in a process of their own: `python -m benchmarks.tui_app MODE RUN`.
 
-`open` draws the curves at 200x50 until the whole log is in them, then presses keys; `follow` watches a log that another
+`open` draws the curves at 200x50 until the whole log is in them, then presses keys; `overlay` does so with all runs of a
+folder; `follow` watches a log that another
 process appends to a hundred times a second, in `windows` of equal length. Prints one line of JSON: seconds (wall and
 processor), and the megabytes of the process, mapped files included.
 """
@@ -20,6 +21,7 @@ os.environ |= {"COLORTERM": "truecolor", "TERM": "xterm-256color", "TEXTUAL_ANIM
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command does
 
 import numpy as np
+from textual.pilot import Pilot
 
 import lineage
 from lineage.log.writer import LogWriter
@@ -77,23 +79,44 @@ async def measure_open(run: Path) -> dict[str, float]:
             "complete_cpu_s": time.process_time() - began_cpu,
         }
         await asyncio.sleep(1.0)  # the audit
-        frames: list[float] = []
-        screen = app.screen
-        if not isinstance(screen, RunScreen):
-            raise TypeError(f"the app shows {screen!r}")
-        for number in range(NUM_KEYS):
-            drawn_at, cpu, wall = screen._drawn_at, time.process_time(), time.perf_counter()
-            await pilot.press(KEYS[number % len(KEYS)])
-            await _until(lambda: screen._drawn_at != drawn_at or time.perf_counter() - wall > 0.3)  # noqa: B023
-            await asyncio.sleep(0.01)  # the compositor's turn
-            frames.append((time.process_time() - cpu) * 1e3)
-        found |= {
-            "key_ms": float(np.median(frames)),
-            "key_p99_ms": float(np.percentile(frames, 99)),
-            "mb": _memory_mb(),
-            "num_series": float(sum(len(chart.model.series) for chart in screen.charts)),
-        }
+        found |= await _press_keys(app, pilot)
     return found
+
+
+async def _press_keys(app: LineageApp, pilot: Pilot[int]) -> dict[str, float]:
+    """Processor time of each key until its rows are painted; memory, and how many series the charts hold."""
+    frames: list[float] = []
+    screen = app.screen
+    if not isinstance(screen, RunScreen):
+        raise TypeError(f"the app shows {screen!r}")
+    for number in range(NUM_KEYS):
+        drawn_at, cpu, wall = screen._drawn_at, time.process_time(), time.perf_counter()
+        await pilot.press(KEYS[number % len(KEYS)])
+        await _until(lambda: screen._drawn_at != drawn_at or time.perf_counter() - wall > 0.3)  # noqa: B023
+        await asyncio.sleep(0.01)  # the compositor's turn
+        frames.append((time.process_time() - cpu) * 1e3)
+    return {
+        "key_ms": float(np.median(frames)),
+        "key_p99_ms": float(np.percentile(frames, 99)),
+        "mb": _memory_mb(),
+        "num_series": float(sum(len(chart.model.series) for chart in screen.charts)),
+    }
+
+
+async def measure_overlay(folder: Path) -> dict[str, float]:
+    """All runs of a folder laid over each other: time until every one is drawn, and processor time of each key."""
+    runs = sorted(folder.iterdir())  # noqa: ASYNC240  # before anything is measured
+    app = LineageApp(runs[0], folder, Options())
+    began, began_cpu = time.perf_counter(), time.process_time()
+    async with app.run_test(size=SIZE) as pilot:
+        app.open_runs(runs)
+        await _until(
+            lambda: len(app.snapshots) == len(runs) and not any(one.num_unread for one in app.snapshots.values())
+        )
+        await _until(lambda: _is_drawn(app) and len(app.screen.charts[0].model.series) >= len(runs))  # type: ignore[attr-defined]
+        found = {"complete_s": time.perf_counter() - began, "complete_cpu_s": time.process_time() - began_cpu}
+        await asyncio.sleep(2.0)  # the audits
+        return found | await _press_keys(app, pilot)
 
 
 async def measure_follow(run: Path, seconds: float, windows: int) -> list[dict[str, float]]:
@@ -164,6 +187,8 @@ def main(argv: list[str]) -> int:
     found: object
     if mode == "open":
         found = asyncio.run(measure_open(run))
+    elif mode == "overlay":
+        found = asyncio.run(measure_overlay(run))
     else:
         found = asyncio.run(measure_follow(run, float(argv[2]), int(argv[3])))
     sys.__stdout__.write(json.dumps(found) + "\n")  # type: ignore[union-attr]  # Textual redirects sys.stdout

@@ -453,6 +453,36 @@ def test_equal_frames_are_found_equal_and_others_not():
     assert not one.same_as(render(story(), View(cursor_x=5.0), 80, 24))
 
 
+def test_a_cursor_that_moves_folds_no_curve_anew_and_whatever_else_changes_does(monkeypatch):
+    from lineage_tui.plot import chart
+
+    folded: list[str] = []
+    curve = chart._curve
+    monkeypatch.setattr(
+        chart, "_curve", lambda scene, series, *a, **k: folded.append(series.key) or curve(scene, series, *a, **k)
+    )
+    model, view, memo = story(), View(smoothing=0.9), Memo()
+    each = len(model.shown(view))
+    for cursor_x in (None, 1.0, 250.0, 599.0):
+        seen = view.but(cursor_x=cursor_x)
+        frame, fresh = render(model, seen, 90, 24, memo=memo), render(model, seen, 90, 24)
+        assert (frame.chars == fresh.chars).all()
+        assert (frame.fg == fresh.fg).all()
+    assert len(folded) == each * (1 + 4)  # once, and each time without a memo
+    folded.clear()
+    for other in (
+        view.but(x1=300.0),
+        view.but(log_y=True),
+        view.but(focus=1),
+        view.but(smoothing=0.5),
+        view.but(clip=False),
+    ):
+        render(model, other, 90, 24, memo=memo)
+    render(model, view, 91, 24, memo=memo)
+    render(dataclasses.replace(model), view, 91, 24, memo=memo)
+    assert len(folded) == each * 7
+
+
 @given(st.integers(1, 3), st.floats(0, 0.99))
 @settings(max_examples=20, deadline=None)
 def test_a_memo_changes_the_speed_and_not_the_picture(num_series, smoothing):

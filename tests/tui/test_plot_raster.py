@@ -134,7 +134,9 @@ def test_the_pyramid_knows_the_extremes_of_every_stretch_however_it_grew(y, grow
     lo, hi = pyramid.extremes(y, index[:-1], index[1:])
     for start, stop, low, high in zip(index[:-1], index[1:], lo, hi, strict=True):
         part = y[start:stop][np.isfinite(y[start:stop])]
-        assert np.array_equal([low, high], [part.min(), part.max()] if part.size else [np.nan] * 2, equal_nan=True)
+        expected = [part.min(), part.max()] if part.size else [np.nan] * 2
+        assert np.array_equal([low, high], expected, equal_nan=True)
+        assert np.array_equal(pyramid.extreme(y, int(start), int(stop)), expected, equal_nan=True)
     assert pyramid.bad.tolist() == np.flatnonzero(~np.isfinite(y)).tolist()
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from lineage_tui.plot import layers, raster
 from lineage_tui.plot.fold import Memo, fold
 from lineage_tui.plot.frame import Frame, Reading
 from lineage_tui.plot.header import facts_of, header
-from lineage_tui.plot.layout import Canvas, Curve, Scene, edges_of, lay_out, y_window
+from lineage_tui.plot.layout import Canvas, Curve, Layout, Scene, YWindow, edges_of, lay_out, y_window
 from lineage_tui.plot.model import ChartModel, Glyphs, Look, Mark, SeriesData, View, Window
-from lineage_tui.plot.navigate import bright_series, readings, x_window
+from lineage_tui.plot.navigate import bright_series, focused, readings, x_window
+from lineage_tui.plot.numbers import Ticks
 from lineage_tui.plot.styles import NUM_HUES, Fg
 from lineage_tui.plot.text import plain
 
@@ -42,22 +44,15 @@ def render(
     look = look or Look(glyphs=glyphs)
     memo = memo if memo is not None else Memo()
     bright = bright_series(model)
-    front = bright[view.focus % len(bright)] if bright else None
     shown = model.shown(view)
-    x0, x1, log_x = x_window(model, view)
-    y = y_window(model, front, view, memo, (x0, x1))
-    layout, y_ticks = lay_out(model, shown, width, height, y)
-    num_columns = layout.plot.width * raster.GLYPHS[look.glyphs].dots_x
-    window = Window(x0, x1, y.y0, y.y1, log_x, y.log, edges_of(x0, x1, num_columns, log=log_x))
-    scene = Scene(Canvas(width, height), layout, window, model=model, view=view, look=look)
+    # A cursor that moves changes neither the window nor the curves.
+    still = (view.but(cursor_x=None), width, height, look)
+    seen = memo.still(model, still, lambda: _see(model, view, Canvas(width, height), look, memo))
+    y, drawn, noise = seen.y, seen.drawn, seen.noise
+    scene = Scene(Canvas(width, height), seen.layout, seen.window, model=model, view=view, look=look)
     scene.has_x = y.has_samples or bool(model.lines or model.marks or model.spans)
     scene.letters = _letters(bright, look)
-    scene.place_ticks(y_ticks)
-
-    drawn = [_curve(scene, series, memo, front=series is front) for series in shown]
-    noise: Curve | None = None
-    if front is not None and front.smooth and view.smoothing > 0:
-        noise = _raw_curve(scene, front, memo)
+    scene.place_ticks(seen.y_ticks)
     everything = drawn if noise is None else [*drawn, noise]
 
     layers.guides(scene)
@@ -89,14 +84,41 @@ def render(
         fg=canvas.fg,
         bg=canvas.bg,
         plot=plot,
-        lane=layout.lane,
-        window=window,
+        lane=seen.layout.lane,
+        window=seen.window,
         dots_x=scene.marks.dots_x,
         facts=facts,
         model=model,
         view=view,
         readings=_readings(model, view, memo),
     )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What does not change while only the cursor moves."""
+
+    y: YWindow
+    layout: Layout
+    y_ticks: Ticks
+    window: Window
+    drawn: Sequence[Curve]
+    noise: Curve | None
+
+
+def _see(model: ChartModel, view: View, canvas: Canvas, look: Look, memo: Memo) -> _Seen:
+    front, shown = focused(model, view), model.shown(view)
+    x0, x1, log_x = x_window(model, view)
+    y = y_window(model, front, view, memo, (x0, x1))
+    layout, y_ticks = lay_out(model, shown, canvas.width, canvas.height, y)
+    num_columns = layout.plot.width * raster.GLYPHS[look.glyphs].dots_x
+    window = Window(x0, x1, y.y0, y.y1, log_x, y.log, edges_of(x0, x1, num_columns, log=log_x))
+    scene = Scene(canvas, layout, window, model=model, view=view, look=look)
+    drawn = [_curve(scene, series, memo, front=series is front) for series in shown]
+    noise: Curve | None = None
+    if front is not None and front.smooth and view.smoothing > 0:
+        noise = _raw_curve(scene, front, memo)
+    return _Seen(y, layout, y_ticks, window, drawn, noise)
 
 
 def _letters(bright: Sequence[SeriesData], look: Look) -> dict[str, str]:

@@ -7,14 +7,17 @@ draw it, and a spike of a single sample is always among the extremes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar, cast
 
 import numpy as np
 
-from lineage_tui.plot.model import NO_INDEX, Floats, Ints, SeriesData
+from lineage_tui.plot.model import NO_INDEX, ChartModel, Floats, Ints, SeriesData
 from lineage_tui.plot.pyramid import Pyramid
 from lineage_tui.plot.smooth import EmaState, ema
+
+Made = TypeVar("Made")
 
 PYRAMID_FROM: Final = 65_536
 
@@ -125,7 +128,7 @@ def to_plot(values: Floats, *, log: bool) -> Floats:
 
 
 class Memo:
-    """What is worth keeping between frames: pyramids and smoothed values, by series key.
+    """What is worth keeping between frames: pyramids and smoothed values, by series key; folded curves, by chart.
 
     A series that grew at its end is only taken in from there. One that changed otherwise is noticed by its samples at
     a few places (all of the last block among them) and taken in anew. Never shared by threads: one that prepares long
@@ -136,6 +139,7 @@ class Memo:
         self._raw: dict[str, _Kept] = {}
         self._smooth: dict[str, _Kept] = {}
         self._limit = limit
+        self._still: dict[str, tuple[ChartModel, Hashable, object]] = {}
 
     def pyramid(self, series: SeriesData) -> Pyramid | None:
         """The pyramid of the raw samples; None while the series is short."""
@@ -150,6 +154,15 @@ class Memo:
         kept = self._keep(self._smooth, series.key, series.y)
         return kept.smooth(series.y, weight, series.lead)
 
+    def still(self, model: ChartModel, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` gave the last time, if the chart of this title was of the very same model and key."""
+        kept = self._still.get(model.title)
+        if kept is not None and kept[0] is model and kept[1] == key:
+            return cast("Made", kept[2])
+        made = make()
+        self._still[model.title] = (model, key, made)
+        return made
+
     def take(self, other: Memo, prefix: str = "") -> None:
         """Have what another thread prepared in a memo of its own and gave away; `prefix` goes before its keys."""
         for mine, theirs in ((self._raw, other._raw), (self._smooth, other._smooth)):
@@ -163,6 +176,7 @@ class Memo:
         """Forget everything."""
         self._raw.clear()
         self._smooth.clear()
+        self._still.clear()
 
     def _shrink(self, table: dict[str, _Kept]) -> None:
         while len(table) > self._limit:

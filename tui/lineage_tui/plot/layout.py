@@ -221,8 +221,7 @@ def y_window(model: ChartModel, front: SeriesData | None, view: View, memo: Memo
         for y, pyramid in kinds:
             extremes = None
             if pyramid is not None and last - first > POOL:
-                lo, hi = pyramid.extremes(y, np.array([first]), np.array([last]))
-                extremes = float(lo[0]), float(hi[0])
+                extremes = pyramid.extreme(y, first, last)
             found.append(_visible(y, first, last, extremes))
     log = view.log_y and any(one.most > 0 for one in found)
     low, high = math.inf, -math.inf

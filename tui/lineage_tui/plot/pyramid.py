@@ -15,6 +15,8 @@ from lineage_tui.plot.model import NO_INDEX, Floats, Ints
 
 BLOCK: Final = 64
 FAN: Final = 4
+MANY_BLOCKS: Final = 16384
+"""So many blocks of the lowest level are looked through faster than the levels above are climbed."""
 _CHUNK: Final = BLOCK * 16384
 
 
@@ -80,6 +82,20 @@ class Pyramid:
                 if new.size:
                     above.append(reduce(new.reshape(-1, FAN), axis=1))
             level += 1
+
+    def extreme(self, y: Floats, first: int, last: int) -> tuple[float, float]:
+        """Smallest and largest finite sample of one stretch [first, last); both NaN where it holds none."""
+        whole, end = -(-first // BLOCK), last // BLOCK
+        if not self._levels or not 0 < end - whole <= MANY_BLOCKS:
+            lo, hi = self.extremes(y, np.array([first]), np.array([last]))
+            return float(lo[0]), float(hi[0])
+        ends = np.concatenate((y[first : whole * BLOCK], y[end * BLOCK : last]))
+        ends = ends[np.isfinite(ends)]
+        below, above = (level.data[whole:end] for level in self._levels[0])
+        least, most = np.fmin.reduce(below), np.fmax.reduce(above)
+        if ends.size:
+            least, most = np.fmin(least, ends.min()), np.fmax(most, ends.max())
+        return float(least), float(most)
 
     def extremes(self, y: Floats, starts: Ints, stops: Ints) -> tuple[Floats, Floats]:
         """Smallest and largest finite sample of each stretch [start, stop); NaN where it holds none."""
