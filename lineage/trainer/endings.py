@@ -32,9 +32,14 @@ def watch(run: Ending) -> None:
     _live.add(run)
     if _state["pid"] != os.getpid():
         _state["pid"] = os.getpid()
-        _state["previous"] = sys.excepthook
-        sys.excepthook = _on_exception
+        if sys.excepthook is not _on_exception:  # a forked child has it from its parent
+            _state["previous"] = sys.excepthook
+            sys.excepthook = _on_exception
         atexit.register(_at_exit, os.getpid())
+
+
+# A forked child has no part in its parent's runs.
+os.register_at_fork(after_in_child=_live.clear)
 
 
 def forget(run: Ending) -> None:

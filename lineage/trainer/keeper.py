@@ -100,6 +100,7 @@ class Keeper:
 
     def track(self, objects: Mapping[str, Any], family: str | None = None) -> Iterator[tuple[str, Any, str]]:
         """Register objects; (name, object, family) of each, containers taken apart. None values are passed over."""
+        self._recorder.check_ours("track()")
         registry = self._opened()
         for given, value in objects.items():
             for name, obj in _flat(given, value):
@@ -197,6 +198,7 @@ class Keeper:
             NotFoundError: the run was to be gone on with and never had a checkpoint.
         """
         target, facts = self._target, self._recorder.facts
+        self._recorder.check_ours("restore()")
         if target.run_dir is None and target.checkpoint is None:
             return None
         started = time.perf_counter()
@@ -310,7 +312,7 @@ class Keeper:
         """
         from lineage.checkpoint.background import wants_background
 
-        store, saver, registry = self._ready("save")
+        store, saver, registry = self._ready("checkpoint()")
         self.check_loaders()
         for loader in registry.loaders().values():
             position = position.model_copy(update={"epoch": loader.epoch})
@@ -344,7 +346,7 @@ class Keeper:
         """Write the weights alone to `exports/<name>`; see `export_weights` for what it raises."""
         from lineage.checkpoint.export import export_weights
 
-        _, _, registry = self._ready("export")
+        _, _, registry = self._ready("export()")
         return export_weights(self._recorder.dir, registry, name, position, self._context())
 
     def fix_batch(self, loader: Any) -> None:
@@ -359,9 +361,12 @@ class Keeper:
         world = self._recorder.facts.world
         if world > 1:
             raise several_ranks(world)
+        self._recorder.check_ours(what)
         registry = self._opened()
         if not registry.components or self._store is None or self._saver is None:
-            raise UsageError(f"nothing is tracked, so there is nothing to {what}", hint="run.track(model=..., ...)")
+            raise UsageError(
+                f"{what}: nothing is tracked, so there is nothing to put into it", hint="run.track(model=..., ...)"
+            )
         return self._store, self._saver, registry
 
     def _context(self) -> SaveContext:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lineage.errors import UsageError
 from lineage.log.writer import LogWriter
 from lineage_schemas.events import FORMAT
 from lineage_schemas.run import Continuation, Parent, Source, Start, Tolerance
@@ -63,7 +64,33 @@ class Recorder:
         self._log: LogWriter | None = None
         self._told_run_json = False
         self._source: Source | None = None
+        self._started_in = Path.cwd()  # a script may go elsewhere before its first step
+        self._closed = False
         self.append: Callable[[Mapping[str, Any]], None] = self._not_begun
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process may write the run: not after `close`, nor in a child forked from the one that may."""
+        return self.store.lock.held
+
+    def check_ours(self, what: str) -> None:
+        """Refuse what would write into a run that this process no longer holds, or never did.
+
+        Raises:
+            UsageError: it ended here, or it is the run of the process that this one was forked from.
+        """
+        if self._closed:
+            raise UsageError(
+                f"{what} after finish()",
+                f"run {self.run_id}",
+                "a process works on a run once; lineage.init goes on with it",
+            )
+        if not self.is_ours:
+            raise UsageError(
+                f"{what} in a process forked from the one that has the run",
+                f"run {self.run_id}",
+                "only the process that called lineage.init writes the run",
+            )
 
     @property
     def run_id(self) -> str:
@@ -131,7 +158,7 @@ class Recorder:
         if self._source is None:
             from lineage.capture.source import capture_source
 
-            self._source = capture_source(Path.cwd())
+            self._source = capture_source(self._started_in)
         return self._source
 
     def _keep_patch(self) -> Source:
@@ -139,7 +166,7 @@ class Recorder:
         if self._source is None or self._source.dirty:
             from lineage.capture.source import capture_source
 
-            self._source = capture_source(Path.cwd(), self.dir.patch(self.store.reserve_session()))
+            self._source = capture_source(self._started_in, self.dir.patch(self.store.reserve_session()))
         return self._source
 
     def step_base(self) -> dict[str, Any]:
@@ -197,6 +224,7 @@ class Recorder:
 
     def close(self) -> None:
         """Close log and lock; a session that did not end counts as killed from now on."""
+        self._closed = True
         if self._log is not None:
             self._log.close()
         self.store.close()

@@ -20,12 +20,13 @@ from lineage.trainer import endings
 from lineage.trainer.continuity import Proof, look_back
 from lineage.trainer.machine import machine_figures
 from lineage.trainer.marks import OptimizerWatch, ScalerWatch
-from lineage.trainer.numbers import merged, plain_metrics
+from lineage.trainer.numbers import count, merged, plain_metrics
 from lineage.trainer.phases import TrainClock
 from lineage.trainer.signals import Preemption
 from lineage.trainer.witness import BatchDigest, rng_digest
 from lineage_schemas.base import nonfinite_name
 from lineage_schemas.checkpoint import Position
+from lineage_schemas.ids import MAX_STEP
 from lineage_schemas.run import Start
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 EndStatus = Literal["completed", "failed", "interrupted", "preempted"]
 
 _LOSS: Final = "loss"
+_SEVERITIES: Final = ("info", "warning", "error")
 
 
 class Run:
@@ -357,29 +359,40 @@ class Run:
 
         Args:
             metrics: name to number, for names that are no Python identifiers; `more` is the short form.
-            step: the step's number, outside of `steps`; by default one more than the last.
-            tokens: tokens this step consumed; throughput is drawn from them.
+            step: the step's number, counted from 1, outside of `steps`; by default one more than the last.
+            tokens: tokens this step consumed; throughput is drawn from them. What is no count is left out, with one
+                alert.
             samples: samples this step consumed, likewise.
             more: name to number.
+
+        Raises:
+            UsageError: `step` is no whole number from 1 to 2^53.
         """
         ts = time.time()
         if not self._base:
             self._begin()
         number = self._current
         if number is None:
-            number = self.step + 1 if step is None else step
+            if step is None:
+                number = self.step + 1
+            else:
+                number = step if type(step) is int and 0 < step <= MAX_STEP else _numbered(step)
             self._observed = False
             self.step = number
         self._advanced = True
         if not self._observed:
             self._observe(number)
+        if tokens is not None and (type(tokens) is not int or not 0 <= tokens <= MAX_STEP):
+            tokens = self._counted("tokens", tokens)
+        if samples is not None and (type(samples) is not int or not 0 <= samples <= MAX_STEP):
+            samples = self._counted("samples", samples)
         if tokens is not None:
             self.num_tokens += tokens
         self._logged_steps += 1
         if self._log_every > 1 and number % self._log_every:
             self._batch.take()
             return
-        values = merged(metrics, more) if metrics else more
+        values = more if metrics is None else merged(metrics, more)
         if "lr" not in values and (lr := self._optimizers.first_lr) is not None:
             values["lr"] = lr
         for value in values.values():
@@ -414,7 +427,7 @@ class Run:
         self._begin()
         values = merged(metrics, more)
         self._make_plain(values)
-        self._event("eval", name=name, metrics=values)
+        self._event("eval", name=str(name), metrics=values)
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -423,6 +436,7 @@ class Run:
         The clock of training stands still inside; an exception passes through and the phase is marked as not ok.
         """
         self._begin()
+        name = str(name)
         self._event("phase_start", phase=name)
         entered = self._clock.pause()
         ok = False
@@ -437,14 +451,14 @@ class Run:
     def note(self, text: str) -> None:
         """Write a remark into the log, at the current step."""
         self._begin()
-        self._event("note", text=text)
+        self._event("note", text=str(text))
 
     def alert(
         self, message: str, *, code: str = "user", severity: Literal["info", "warning", "error"] = "warning"
     ) -> None:
-        """Record something a person should know; also one line on stderr."""
+        """Record something a person should know; also one line on stderr. An unknown severity counts as an error."""
         self._begin()
-        self._alert(code, message, severity=severity)
+        self._alert(str(code), str(message), severity=severity if severity in _SEVERITIES else "error")
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -484,6 +498,7 @@ class Run:
     def _begin(self, start: Start | None = None) -> None:
         if self._recorder.begun:
             return
+        self._recorder.check_ours("a first event")
         if start is None:
             start = Start(kind="fresh", step=self.step)
         self._recorder.begin(start, self._keeper.runtime(), parent=self._keeper.parent)
@@ -629,6 +644,13 @@ class Run:
                 details={"metric": _LOSS, "step": number, "value": nonfinite_name(loss)},
             )
 
+    def _counted(self, what: str, value: Any) -> int | None:
+        """A count as a plain int; None and one alert for what is none."""
+        number = count(value)
+        if number is None:
+            self._alert(f"bad_count.{what}", f"{what}={str(value)[:100]} is no count and was left out")
+        return number
+
     def _make_plain(self, values: dict[str, Any]) -> None:
         for name in plain_metrics(values):
             self._alert(f"bad_metric.{name}", f"metric {name!r} is no number and was left out")
@@ -661,8 +683,8 @@ class Run:
         self._end("preempted", reason)
 
     def _end(self, status: EndStatus, reason: str | None) -> None:
-        if self._ended is not None:
-            return
+        if self._ended is not None or not self._recorder.is_ours:
+            return  # a child forked from this process has no part in the run's end
         if not self._recorder.begun:
             if not self._recorder.is_new or status == "completed":
                 self._ended = status
@@ -681,3 +703,18 @@ class Run:
         self._recorder.end(status, reason, step)
         self._optimizers.remove()
         endings.forget(self)
+
+
+def _numbered(step: Any) -> int:
+    """A step's number as a plain int.
+
+    Raises:
+        UsageError: it is none.
+    """
+    number = count(step)
+    if not number:
+        raise UsageError(
+            f"step={str(step)[:100]} is no step's number",
+            hint="steps are counted from 1 to 2^53: in a loop that counts from 0, log(step=i + 1)",
+        )
+    return number

@@ -93,11 +93,12 @@ def init(
     from lineage.trainer.keeper import Keeper
     from lineage.trainer.recorder import Recorder
 
-    target = Target.find(Path(runs_dir), name or Path.cwd().name, resume, fork=fork, named=name is not None)
+    runs_dir = Path(runs_dir).absolute()  # a script may go elsewhere later
+    target = Target.find(runs_dir, name or Path.cwd().name, resume, fork=fork, named=name is not None)
     if isinstance(tolerance, int | float):
         tolerance = Tolerance(rtol=float(tolerance))
     facts = capture_facts(recipe=recipe, data=data, tolerance=tolerance, rank=rank, world=world)
-    store = target.open(Path(runs_dir), tags=tags, notes=notes)
+    store = target.open(runs_dir, tags=tags, notes=notes)
     recorder = Recorder(store, facts, is_new=target.is_new, sync_interval_s=sync_interval_s)
     keeper = Keeper(
         recorder,
@@ -166,7 +167,7 @@ class Target:
                     f"no run to go on with is called {name!r}", str(runs_dir), 'start one with resume="auto" or "never"'
                 )
             return cls(name)
-        path = Path(wanted)
+        path = Path(wanted).absolute()
         if parse_generation_name(path.name) is not None or (path / "manifest.json").exists():
             return cls._from_checkpoint(runs_dir, name, path, fork=fork, named=named)
         return cls._from_run(runs_dir, name, wanted, fork=fork)
@@ -192,7 +193,7 @@ class Target:
                 f"resume={wanted!r} names a session",
                 hint="name its run, or the path of one of its checkpoints",
             )
-        return cls(name, found.run_dir.path, must=fork, fork=fork)
+        return cls(name, found.run_dir.path.absolute(), must=fork, fork=fork)
 
     def open(self, runs_dir: Path, *, tags: Sequence[str], notes: str) -> RunStore:
         """Take the lock of the run to write: the existing one, or a new one.
