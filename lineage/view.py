@@ -269,6 +269,7 @@ class RunView:
         self._stored: Run | None = None
         self._stored_key: tuple[int, ...] | None = None
         self._notes: list[Damage] = []
+        self._ids: dict[int | str, SessionId] = {}  # of a session, by id and by ordinal
         self._traces: dict[SessionId, _Trace] = {}
         self._events: list[Event] = []
         self._events_by_kind: dict[str, list[Event]] = {}
@@ -348,6 +349,7 @@ class RunView:
 
     def _derive(self) -> None:
         self.record = self._complete(self._stored)
+        self._ids = {key: SessionId(s.id) for s in self.record.sessions for key in (s.id, s.ordinal)}
         ordinals = {SessionId(session.id): session.ordinal for session in self.record.sessions}
         for id_, columns in self._columns.sessions.items():
             trace = self._traces.get(id_)
@@ -542,9 +544,8 @@ class RunView:
         return list(among) if chosen is None else [event for event in among if event.session == chosen]
 
     def _id_of(self, session: int | str) -> SessionId:
-        for candidate in self.record.sessions:
-            if session in (candidate.id, candidate.ordinal):
-                return SessionId(candidate.id)
+        if session in self._ids:
+            return self._ids[session]
         raise NotFoundError(f"this run has no session {session!r}", self.record.id)
 
     def logged_steps(self, session: SessionId | int | str) -> Ints:

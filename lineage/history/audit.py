@@ -5,8 +5,10 @@ The comparison itself is `lineage.history.continuation`. What an attempt is comp
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from lineage.history.continuation import WORDS, Comparer, StepWitness, plain_value, same
@@ -140,32 +142,13 @@ def reference_for(
     Raises:
         KeyError: no such session in the record.
     """
-    placed = {s.session: s for s in segments(run, last_steps, first_steps=first_steps)}
-    own = placed[SessionId(session_id)]
-    judged = {s.id: s.continuation.verdict for s in run.sessions if s.continuation is not None}
-    judged.update(verdicts or {})
-    roots = _roots(run, placed)
-    base = _base(own, placed, roots)
-    candidates: list[tuple[int, int, int, Segment]] = []
-    for other in placed.values():
-        way = _way(other, base, placed, roots) if base is not None and other.ordinal < own.ordinal else None
-        if way is None or any(judged.get(s) == "diverged" for s in way):
-            continue
-        unsure = sum(judged.get(s) not in ("exact", "within_tolerance") for s in way)
-        candidates.append((unsure, len(way), other.ordinal, other))
-    spans: list[tuple[SessionId, int, int]] = []
-    steps: dict[int, StepWitness] = {}
-    for _, _, _, other in sorted(candidates, key=lambda candidate: candidate[:3]):
-        to = other.last_step if to_step is None else min(other.last_step, to_step)
-        for low, high in _uncovered(max(own.start_step, other.start_step), to, spans):
-            found = lookup(other.session, low, high)
-            if found:
-                steps.update(found)
-                spans.append((other.session, low, high))
-    # What the record says, even where the log shows that training began elsewhere: the comparer tells the two apart.
-    recorded = next(s.start.step for s in run.sessions if s.id == own.session)
-    from_step = recorded if own.origin == "checkpoint" else own.start_step
-    return Reference(own.session, from_step, steps, tuple(spans), own.origin)
+    placed = segments(run, last_steps, first_steps=first_steps)
+    kin = _Kin(run, placed)
+    for segment in placed:
+        if segment.session == session_id:
+            return kin.reference(segment, lookup, to_step)
+        kin.settle(segment, (verdicts or {}).get(segment.session))
+    raise KeyError(session_id)
 
 
 DATA_STARTED_OVER = "the data started over"
@@ -175,14 +158,15 @@ _Base = tuple[str, int]
 """A state of training: who reached it by training (a session, or the name of a root), and the step."""
 
 
-def _roots(run: Run, placed: Mapping[SessionId, Segment]) -> dict[SessionId, str]:
+def _roots(run: Run, placed: Sequence[Segment]) -> dict[SessionId, str]:
     """A name for what each session without a parent here began from; equal names are equal states.
 
     Fresh starts share one: with a seed in the recipe, a second one repeats the first.
     """
     names: dict[SessionId, str] = {}
-    for session in run.sessions:
-        segment, start = placed[SessionId(session.id)], session.start
+    starts = {session.id: session.start for session in run.sessions}
+    for segment in placed:
+        start = starts[segment.session]
         if segment.parent is not None:
             continue
         if segment.origin == "fresh":
@@ -192,47 +176,178 @@ def _roots(run: Run, placed: Mapping[SessionId, Segment]) -> dict[SessionId, str
     return names
 
 
-def _base(segment: Segment, placed: Mapping[SessionId, Segment], roots: Mapping[SessionId, str]) -> _Base | None:
-    """The state a session began from; restores that trained nothing before it are passed through."""
-    current, step = segment, segment.start_step
-    while current.parent is not None:
-        parent = placed[current.parent]
-        if parent.start_step < step:
-            return (parent.session, step)
-        current, step = parent, min(step, parent.start_step)
-    root = roots.get(current.session)
-    return None if root is None else (root, step)
+@dataclass(frozen=True)
+class _Reach:
+    """What a session and all that stand on it trained: nothing up to `after`, nothing beyond `to`."""
+
+    after: int
+    to: int
 
 
-def _way(
-    other: Segment, base: _Base, placed: Mapping[SessionId, Segment], roots: Mapping[SessionId, str]
-) -> list[SessionId] | None:
-    """The sessions from `base` to `other`, each one restore; None when its line does not pass through `base`."""
-    way: list[SessionId] = []
-    current, left_at = other, other.last_step
-    while current.session != base[0]:
-        way.append(current.session)
-        left_at = current.start_step
-        if current.parent is None:
-            if roots.get(current.session) != base[0] or left_at != base[1]:
-                return None
-            first = min(s.ordinal for s in placed.values())
-            return way[:-1] if current.origin == "fresh" and current.ordinal == first else way
-        current = placed[current.parent]
-    return way if left_at >= base[1] else None
+class _Kin:
+    """The sessions of a run by the states they began from, as one after another is judged.
+
+    A reference is looked for from a state outwards, nearest first, and only until its steps are found: most resumes
+    meet one or two of the sessions, however many the run has.
+    """
+
+    def __init__(self, run: Run, placed: Sequence[Segment]) -> None:
+        self._placed = {segment.session: segment for segment in placed}
+        self._sessions = {session.id: session for session in run.sessions}
+        self._roots = _roots(run, placed)
+        self._first = placed[0].session if placed else None
+        self._bases: dict[SessionId, _Base | None] = {}
+        for segment in placed:
+            self._bases[segment.session] = self._base(segment)
+        self._reach = _reaches(placed)
+        # Those judged so far, by the session or root they stand on and whether they proved to carry it on.
+        self._children: dict[tuple[str, bool], list[Segment]] = {}
+        self._original: Segment | None = None
+
+    def settle(self, segment: Segment, verdict: Verdict | None = None) -> None:
+        """Take a session, by ordinal, as a reference for later ones; its verdict is by default the recorded one."""
+        if verdict is None:
+            recorded = self._sessions[segment.session].continuation
+            verdict = recorded.verdict if recorded is not None else None
+        under = segment.parent if segment.parent is not None else self._roots.get(segment.session)
+        if segment.session == self._first and segment.origin == "fresh":
+            self._original = segment  # the first attempt of all began from no restore, so none can have gone wrong
+        elif under is not None and verdict != "diverged":
+            self._children.setdefault((under, verdict in ("exact", "within_tolerance")), []).append(segment)
+
+    def reference(self, own: Segment, lookup: Lookup, to_step: int | None) -> Reference:
+        """What `own` is to be compared with, from the sessions settled so far (`reference_for`)."""
+        needed = _Needed(own.start_step, to_step)
+        spans: list[tuple[SessionId, int, int]] = []
+        steps: dict[int, StepWitness] = {}
+        for other in self._nearest(self._bases[own.session], needed):
+            to = other.last_step if to_step is None else min(other.last_step, to_step)
+            for low, high in needed.missing(other.start_step, to):
+                found = lookup(other.session, low, high)
+                if found:
+                    steps.update(found)
+                    spans.append((other.session, low, high))
+                    needed.found(low, high)
+        # What the record says, even where the log shows that training began elsewhere: the comparer tells them apart.
+        recorded = self._sessions[own.session].start.step
+        from_step = recorded if own.origin == "checkpoint" else own.start_step
+        return Reference(own.session, from_step, steps, tuple(spans), own.origin)
+
+    def _nearest(self, base: _Base | None, needed: _Needed) -> Iterator[Segment]:
+        """The sessions whose lines pass through `base`, fewest unproven restores first, then fewest, then oldest."""
+        if base is None:
+            return
+        queue: list[tuple[int, int, int, Segment, Iterator[Segment]]] = []
+
+        def draw(source: Iterator[Segment], unsure: int, restores: int) -> None:
+            for segment in source:
+                reach = self._reach[segment.session]
+                if needed.misses(reach.after, reach.to):
+                    heappush(queue, (unsure, restores, segment.ordinal, segment, source))
+                    return
+
+        def descend(under: str, unsure: int, restores: int, *, at: int | None = None, since: int = 0) -> None:
+            for sure in (True, False):
+                found: Iterable[Segment] = self._children.get((under, sure), ())
+                if at is not None:
+                    found = (s for s in found if s.start_step == at)
+                elif since:
+                    found = (s for s in found if s.start_step >= since)
+                draw(iter(found), unsure + (not sure), restores + 1)
+
+        origin, step = base
+        maker = self._placed.get(SessionId(origin))
+        if maker is not None:
+            yield maker
+            descend(origin, 0, 0, since=step)
+        else:
+            original = self._original
+            if original is not None and (self._roots.get(original.session), original.start_step) == base:
+                draw(iter((original,)), 0, 0)
+            descend(origin, 0, 0, at=step)
+        while queue and not needed.is_found:
+            unsure, restores, _, segment, source = heappop(queue)
+            yield segment
+            draw(source, unsure, restores)
+            descend(segment.session, unsure, restores)
+
+    def _base(self, segment: Segment) -> _Base | None:
+        """The state a session began from; restores that trained nothing before it are passed through."""
+        step = segment.start_step
+        current = segment
+        while current.parent is not None:
+            parent = self._placed[current.parent]
+            if parent.start_step < step:
+                return (parent.session, step)
+            # Whatever stands between the parent and its own base began no earlier than the parent did.
+            known = self._bases[parent.session]
+            maker = self._placed.get(SessionId(known[0])) if known is not None else None
+            if maker is None:
+                return None if known is None else (known[0], step)
+            if maker.start_step < step:
+                return (maker.session, step)
+            current = maker
+        root = self._roots.get(current.session)
+        return None if root is None else (root, step)
 
 
-def _uncovered(after: int, to: int, spans: Sequence[tuple[SessionId, int, int]]) -> Iterator[tuple[int, int]]:
-    """The parts of (after, to] that no span covers yet, in order."""
-    low = after
-    for _, begin, end in sorted(spans, key=lambda span: span[1]):
-        if begin >= to or low >= to:
-            break
-        if begin > low:
-            yield low, min(begin, to)
-        low = max(low, end)
-    if low < to:
-        yield low, to
+def _reaches(placed: Sequence[Segment]) -> dict[SessionId, _Reach]:
+    found: dict[SessionId, _Reach] = {}
+    below: dict[SessionId, _Reach] = {}
+    for segment in reversed(placed):  # a parent comes before its children
+        after, to = segment.start_step, segment.last_step
+        if (known := below.get(segment.session)) is not None:
+            after, to = min(after, known.after), max(to, known.to)
+        found[segment.session] = _Reach(after, to)
+        if segment.parent is not None:
+            other = below.get(segment.parent, found[segment.session])
+            below[segment.parent] = _Reach(min(after, other.after), max(to, other.to))
+    return found
+
+
+class _Needed:
+    """Which of the steps in (after, to] an attempt was found for; `to` is None where there is no end."""
+
+    def __init__(self, after: int, to: int | None) -> None:
+        self._after = after
+        self._to = to
+        self._begins: list[int] = []  # of what was found, in order and never touching
+        self._ends: list[int] = []
+
+    @property
+    def is_found(self) -> bool:
+        """Whether nothing is missing."""
+        return self._to is not None and not self.misses(self._after, self._to)
+
+    def misses(self, after: int, to: int) -> bool:
+        """Whether a step in (after, to] is missing."""
+        return next(self._holes(after, to), None) is not None
+
+    def missing(self, after: int, to: int) -> list[tuple[int, int]]:
+        """The parts of (after, to] that are missing, in order."""
+        return list(self._holes(after, to))
+
+    def _holes(self, after: int, to: int) -> Iterator[tuple[int, int]]:
+        low = max(after, self._after)
+        to = to if self._to is None else min(to, self._to)
+        index = bisect_right(self._ends, low)  # the first that ends beyond
+        while low < to:
+            if index == len(self._begins):
+                yield low, to
+                return
+            if self._begins[index] > low:
+                yield low, min(self._begins[index], to)
+            low = self._ends[index]
+            index += 1
+
+    def found(self, low: int, high: int) -> None:
+        """Take (low, high], all of which was missing."""
+        first = bisect_left(self._ends, low)
+        last = bisect_right(self._begins, high)
+        if first < last:
+            low, high = min(low, self._begins[first]), max(high, self._ends[last - 1])
+        self._begins[first:last] = [low]
+        self._ends[first:last] = [high]
 
 
 # -- after the fact ------------------------------------------------------------------------------------------------
@@ -336,19 +451,22 @@ class _Auditor:
         self._also = also
         self._sessions = {session.id: session for session in run.sessions}
         self._placed = segments(run, last_steps, first_steps=first_steps)
-        self._verdicts: dict[str, Verdict] = {}
+        self._kin = _Kin(run, self._placed)
+        self._first_trained = next((s for s in self._placed if s.num_steps > 0), None)
 
     def rows(self) -> list[ResumeAudit]:
         found: list[ResumeAudit] = []
-        roots = _roots(self._run, {s.session: s for s in self._placed})
+        roots = _roots(self._run, self._placed)
         trained: set[str | None] = set()  # roots that some session before has trained from
         for segment in self._placed:
             root = roots.get(segment.session)
             again = root in trained and segment.num_steps > 0
+            verdict: Verdict | None = None
             if segment.origin in ("checkpoint", "implied", "unknown") or again:
                 row = self._row(segment)
-                self._verdicts[segment.session] = row.verdict
+                verdict = row.verdict
                 found.append(row)
+            self._kin.settle(segment, verdict)
             if root is not None and segment.num_steps > 0:
                 trained.add(root)
         return found
@@ -359,15 +477,7 @@ class _Auditor:
         proven = list(self._proven.get(segment.session, ()))
         if recorded is not None:
             proven += [word for word in recorded.proven if word not in proven]
-        reference = reference_for(
-            self._run,
-            segment.session,
-            self._lookup,
-            self._last_steps,
-            first_steps=self._first_steps,
-            verdicts=self._verdicts,
-            to_step=segment.last_step,
-        )
+        reference = self._kin.reference(segment, self._lookup, segment.last_step)
         rates = self._check_rates(segment, start.checkpoint) if not reference.steps else None
         if rates is not None and rates.agree and WORDS["lr"] not in proven:
             proven.append(WORDS["lr"])
@@ -423,7 +533,7 @@ class _Auditor:
 
     def _restarted_data(self, segment: Segment) -> str:
         """A remark when the first batches are the first ones of the run again; no proof, since an epoch may end."""
-        first = next((s for s in self._placed if s.num_steps > 0), segment)
+        first = self._first_trained or segment
         if segment.start_step < 2 or first.session == segment.session:
             return ""
         begin = first.start_step

@@ -7,6 +7,7 @@ found by the offsets of the lines around them (a checkpoint's line stands right 
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,7 @@ from lineage.history.explain import EXPLAINING, Account
 from lineage.history.segments import first_trained, gaps
 from lineage.history.tree import RunLeaves
 from lineage.log.reader import open_log, read_lines
-from lineage.log.scan import Line
+from lineage.log.scan import Damage, Line
 from lineage_schemas.checkpoint import ExpectedNext, Manifest
 from lineage_schemas.events import ContinuationEvent
 from lineage_schemas.ids import SessionId
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
 _BISECT_FROM_BYTES: Final = 1 << 20
 _PROBE_BYTES: Final = 1 << 16
+_WINDOWS_BYTES: Final = (1 << 15, 1 << 18)
 
 __all__ = ["LogAttempts", "account_of", "audit_view", "leaves_of", "read_family"]
 
@@ -104,7 +106,8 @@ class LogAttempts:
     def _bisect(self, session: SessionId, after: int, low: int) -> int:
         """The offset of a line before the first step beyond `after`, at most a mebibyte too early."""
         path = self._view.dir.log
-        high = min((offset for offset in self._starts if offset > low), default=path.stat().st_size)
+        after_low = bisect_right(self._starts, low)
+        high = self._starts[after_low] if after_low < len(self._starts) else path.stat().st_size
         with os.fdopen(open_log(path), "rb") as file:
             while high - low > _BISECT_FROM_BYTES:
                 middle = (low + high) // 2
@@ -129,11 +132,20 @@ class LogAttempts:
 
 def _steps_of(path: Path, session: SessionId, start: int) -> Iterator[dict[str, object]]:
     needle = session.encode()
-    for line in read_lines(path, start, check=False):
+    for line in _lines_from(path, start):
         if isinstance(line, Line) and needle in line.data and b'"step"' in line.data:
             fields = _fields(line.data)
             if fields.get("kind") == "step" and fields.get("session") == session:
                 yield fields
+
+
+def _lines_from(path: Path, start: int) -> Iterator[Line | Damage]:
+    """The lines from an offset on, a little at first: most of what is asked for stands right there."""
+    for window in _WINDOWS_BYTES:
+        for line in read_lines(path, start, start + window, check=False):
+            start = line.end
+            yield line
+    yield from read_lines(path, start, check=False)
 
 
 def _step_of(line: bytes, session: SessionId) -> int | None:

@@ -8,7 +8,8 @@ since clocks go back; sessions are ordered by ordinal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
@@ -17,7 +18,7 @@ from lineage.errors import NotFoundError
 from lineage_schemas.ids import SessionId, parse_generation_name
 
 if TYPE_CHECKING:
-    from lineage_schemas.run import Run, Session
+    from lineage_schemas.run import Run, Session, Start
 
 Origin = Literal["fresh", "checkpoint", "implied", "fork", "unknown"]
 """How a session's parent is known.
@@ -134,8 +135,11 @@ def segments(
         NotFoundError: `head` names no session or generation of this run.
     """
     placed: list[Segment] = []
+    earlier = _Earlier(run)
     for session in _in_order(run):
-        placed.append(_place(run, session, last_steps, first_steps or {}, placed))
+        segment = _place(run, session, last_steps, first_steps or {}, earlier)
+        earlier.add(segment)
+        placed.append(segment)
     if not placed:
         if head is not None:
             raise NotFoundError(f"{head!r} is no session of this run", run.id)
@@ -143,12 +147,53 @@ def segments(
     by_id = {segment.session: segment for segment in placed}
     tip, limit = _find_head(run, placed, head)
     effective_to = _walk(by_id, tip, limit)
-    path = [segment for segment in placed if segment.session in effective_to]
-    return tuple(_cut(segment, effective_to, by_id, path) for segment in placed)
+    return tuple(_cut(placed, effective_to))
 
 
 def _in_order(run: Run) -> list[Session]:
     return sorted(run.sessions, key=lambda session: session.ordinal)
+
+
+class _Earlier:
+    """The sessions before the one that is placed, found by what a start may name."""
+
+    def __init__(self, run: Run) -> None:
+        self.segments: list[Segment] = []
+        self._known: set[SessionId] = set()
+        self._by_ordinal: dict[int, SessionId] = {}
+        self._makers: dict[str, list[SessionId]] = {}
+        for session in run.sessions:
+            for name in session.checkpoints:
+                self._makers.setdefault(name, []).append(SessionId(session.id))
+
+    def add(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self._known.add(segment.session)
+        self._by_ordinal[segment.ordinal] = segment.session
+
+    def named(self, start: Start) -> SessionId | None:
+        """The session that a start names; None when it names none, or one that is not before this one."""
+        if start.session is not None and start.session in self._known:
+            return SessionId(start.session)
+        if start.checkpoint is None:
+            return None
+        for maker in self._makers.get(start.checkpoint, ()):
+            if maker in self._known:
+                return maker
+        if start.session is not None:
+            return None  # the ordinal in the generation's name could be that of another run's session
+        parsed = parse_generation_name(start.checkpoint)
+        return self._by_ordinal.get(parsed[1]) if parsed else None
+
+    def implied(self, step: int) -> SessionId | None:
+        """The newest one that had completed `step`; one that trained it comes before one that began at it."""
+        for segment in reversed(self.segments):
+            if segment.start_step < step <= segment.last_step:
+                return segment.session
+        for segment in reversed(self.segments):
+            if segment.start_step == step:
+                return segment.session
+        return None
 
 
 def _place(
@@ -156,14 +201,14 @@ def _place(
     session: Session,
     last_steps: Mapping[SessionId, int],
     first_steps: Mapping[SessionId, int],
-    earlier: Sequence[Segment],
+    earlier: _Earlier,
 ) -> Segment:
     """The session with its parent; `effective_to` is still its last step."""
     start = session.start
     id_ = SessionId(session.id)
     first = first_steps.get(id_)
     begin = start.step
-    careless = start.kind == "fresh" and start.checkpoint is None and begin == 0 and bool(earlier)
+    careless = start.kind == "fresh" and start.checkpoint is None and begin == 0 and bool(earlier.segments)
     if first is not None and (first <= begin or (careless and first > 1)):
         begin = first - 1
     parent: SessionId | None = None
@@ -173,10 +218,10 @@ def _place(
     elif begin == 0 and start.checkpoint is None:
         origin = "fresh"
     else:
-        parent = _named_parent(run, session, earlier)
+        parent = earlier.named(start)
         origin = "checkpoint"
         if parent is None:
-            parent = _implied_parent(begin, earlier)
+            parent = earlier.implied(begin)
             origin = "unknown" if parent is None else "implied"
     last = last_steps.get(id_, session.last_step)
     return Segment(
@@ -188,37 +233,6 @@ def _place(
         parent=parent,
         origin=origin,
     )
-
-
-def _named_parent(run: Run, session: Session, earlier: Sequence[Segment]) -> SessionId | None:
-    """The earlier session that the start names; None when it names none, or one that is not before this one."""
-    known = {segment.session for segment in earlier}
-    start = session.start
-    if start.session is not None:
-        named = SessionId(start.session)
-        if named in known:
-            return named
-    if start.checkpoint is None:
-        return None
-    for other in run.sessions:
-        if start.checkpoint in other.checkpoints and other.id in known:
-            return SessionId(other.id)
-    if start.session is not None:
-        return None  # the ordinal in the generation's name could be that of another run's session
-    parsed = parse_generation_name(start.checkpoint)
-    matches = [segment.session for segment in earlier if parsed and segment.ordinal == parsed[1]]
-    return matches[-1] if matches else None
-
-
-def _implied_parent(step: int, earlier: Sequence[Segment]) -> SessionId | None:
-    """The newest earlier session that had completed `step`; one that trained it comes before one that began at it."""
-    for segment in reversed(earlier):
-        if segment.start_step < step <= segment.last_step:
-            return segment.session
-    for segment in reversed(earlier):
-        if segment.start_step == step:
-            return segment.session
-    return None
 
 
 def _find_head(run: Run, placed: Sequence[Segment], head: str | None) -> tuple[Segment, int]:
@@ -250,24 +264,24 @@ def _walk(by_id: Mapping[SessionId, Segment], tip: Segment, limit: int) -> dict[
     return effective_to
 
 
-def _cut(
-    segment: Segment, effective_to: Mapping[SessionId, int], by_id: Mapping[SessionId, Segment], path: Sequence[Segment]
-) -> Segment:
-    end = effective_to.get(segment.session, segment.start_step)
-    if end >= segment.last_step:
-        return replace(segment, effective_to=end)
-    # Where this session's line left the effective history: climb until an ancestor lies on it.
-    fork_step = end
-    climber = segment
-    while climber.session not in effective_to and climber.parent is not None:
-        fork_step = min(fork_step, climber.start_step)
-        climber = by_id[climber.parent]
-    fork_step = min(fork_step, effective_to.get(climber.session, climber.start_step))
-    for other in path:
-        counts = effective_to[other.session] > max(other.start_step, fork_step)
-        if other.ordinal > segment.ordinal and counts:
-            return replace(segment, effective_to=end, superseded_by=other.session)
-    return replace(segment, effective_to=end)
+def _cut(placed: Sequence[Segment], effective_to: Mapping[SessionId, int]) -> Iterator[Segment]:
+    """Each session cut where the effective history left it, and by whom."""
+    # Along the effective history ordinals rise, and so do the ends of those that add steps to it.
+    counted = [s for s in placed if effective_to.get(s.session, s.start_step) > s.start_step]
+    ordinals = [s.ordinal for s in counted]
+    ends = [effective_to[s.session] for s in counted]
+    left_at: dict[SessionId, int] = {}  # where a session's line left the effective history
+    for segment in placed:
+        end = effective_to.get(segment.session, segment.start_step)
+        left = end
+        if segment.session not in effective_to and segment.parent is not None:
+            left = min(end, left_at[segment.parent])
+        left_at[segment.session] = left
+        by: SessionId | None = None
+        if end < segment.last_step:
+            first = max(bisect_right(ordinals, segment.ordinal), bisect_right(ends, left))
+            by = counted[first].session if first < len(counted) else None
+        yield replace(segment, effective_to=end, superseded_by=by)
 
 
 def trained_by(found: Sequence[Segment], step: int) -> Segment | None:
