@@ -139,8 +139,17 @@ def test_a_row_compares_with_what_the_hook_would_have_compared_with(history: tup
     run, log = history
     rows = audit(run, log, log.last_steps, first_steps=log.first_steps)
     verdicts = {row.session: row.verdict for row in rows}
+    ends = {s.session: s.last_step for s in segments(run, log.last_steps, first_steps=log.first_steps)}
     for row in rows:
-        reference = reference_for(run, row.session, log, log.last_steps, first_steps=log.first_steps, verdicts=verdicts)
+        reference = reference_for(
+            run,
+            row.session,
+            log,
+            log.last_steps,
+            first_steps=log.first_steps,
+            verdicts=verdicts,
+            to_step=ends[row.session],
+        )
         assert row.from_step == reference.from_step
         if row.against is not None:
             assert row.against in {span[0] for span in reference.spans}
