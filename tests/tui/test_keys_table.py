@@ -42,6 +42,17 @@ def test_a_footer_fits_its_width_and_always_has_help_and_quit(screen: str, width
     assert len(chosen) > 4
 
 
+@pytest.mark.parametrize("ascii_only", [False, True])
+@pytest.mark.parametrize("screen", SCREENS)
+def test_what_is_drawn_of_a_footer_entry_is_as_wide_as_was_counted(screen: str, *, ascii_only: bool) -> None:
+    """An arrow of two cells that counts as one pushes `q quit` over the edge."""
+    from lineage_tui.widgets.bars import Footer
+
+    drawn = Footer(screen, ascii_only=ascii_only)
+    for entry in keys.entries(screen):
+        assert drawn._entry(entry).cell_length == keys.entry_width(entry, ascii_only=ascii_only)
+
+
 @pytest.mark.parametrize("screen", [name for name in SCREENS if name in FACTORIES])
 def test_every_action_of_the_table_is_there(screen: str) -> None:
     """A key whose action is missing does nothing, without a word."""

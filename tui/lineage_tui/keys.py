@@ -322,25 +322,32 @@ def bindings(screen: str) -> list[Binding]:
     return list(found.values())
 
 
-def footer(screen: str, width: int, hidden: frozenset[str] = frozenset()) -> list[Entry]:
+def footer(screen: str, width: int, hidden: frozenset[str] = frozenset(), *, ascii_only: bool = False) -> list[Entry]:
     """What fits a footer `width` cells wide, most useful first; `?` and `q` always, at the right end.
 
     Args:
         screen: name of the screen.
         width: cells there are.
         hidden: actions that mean nothing now (labels of entries).
+        ascii_only: keys are written in ASCII, where an arrow takes two cells.
     """
     offered = [e for e in entries(screen) if e.footer is not None and e.label not in hidden]
     fixed = sorted((e for e in offered if (e.footer or 0) < 0), key=lambda e: e.footer or 0)
-    used = sum(entry_width(entry) for entry in fixed)
+    used = sum(entry_width(entry, ascii_only=ascii_only) for entry in fixed)
     chosen: list[Entry] = []
     for entry in sorted((e for e in offered if (e.footer or 0) >= 0), key=lambda e: e.footer or 0):
-        if used + entry_width(entry) <= width:
+        needed = entry_width(entry, ascii_only=ascii_only)
+        if used + needed <= width:
             chosen.append(entry)
-            used += entry_width(entry)
+            used += needed
     return [*chosen, *fixed]
 
 
-def entry_width(entry: Entry) -> int:
+def entry_width(entry: Entry, *, ascii_only: bool = False) -> int:
     """Cells of an entry in the footer: blank, keys, blank, label, blank."""
-    return len(entry.shown) + len(entry.label) + 3
+    return len(shown_keys(entry, ascii_only=ascii_only)) + len(entry.label) + 3
+
+
+def shown_keys(entry: Entry, *, ascii_only: bool = False) -> str:
+    """The keys of an entry as the footer writes them."""
+    return entry.shown.replace("←", "<-").replace("→", "->") if ascii_only else entry.shown

@@ -131,7 +131,7 @@ class Footer(Static):
 
     def _draw(self) -> None:
         width = self.size.width
-        chosen = keys.footer(self._screen, width, self._hidden)
+        chosen = keys.footer(self._screen, width, self._hidden, ascii_only=self._ascii)
         fixed = [entry for entry in chosen if (entry.footer or 0) < 0]
         parts = [self._entry(entry) for entry in chosen if (entry.footer or 0) >= 0]
         left = joined(parts) if parts else Content("")
@@ -140,14 +140,11 @@ class Footer(Static):
         self.update(joined([left, Content(" " * gap), right]))
 
     def _entry(self, entry: keys.Entry) -> Content:
-        shown = _ascii_keys(entry.shown) if self._ascii else entry.shown
+        shown = keys.shown_keys(entry, ascii_only=self._ascii)
+        shown = to_ascii(shown) if self._ascii else shown
         return joined(
             [Content(" "), Content.styled(shown, "bold $tone-accent"), Content(" "), Content(entry.label), Content(" ")]
         )
-
-
-def _ascii_keys(shown: str) -> str:
-    return "<- ->" if shown == "← →" else to_ascii(shown)
 
 
 def refresh_bars(root: Widget) -> None:
