@@ -489,13 +489,32 @@ class RunView:
 
     @property
     def damage(self) -> list[Damage]:
-        """What of the files could not be read: first what is wrong with run.json (no lines), then the bad lines."""
-        return [*self._notes, *self._columns.damage]
+        """What of the files could not be read: first what is wrong with a whole file (no lines), then the bad lines."""
+        return [*self._notes, *self._lost_log(), *self._columns.damage]
+
+    def _lost_log(self) -> list[Damage]:
+        """One note when the record tells of steps and the log of nothing at all: it was deleted, emptied or cut."""
+        columns = self._columns
+        if columns.sessions or columns.damage or columns.num_unread_bytes > columns.num_torn_bytes:
+            return []
+        last_step = max((s.last_step for s in self.record.sessions if s.last_step is not None), default=0)
+        if not last_step:
+            return []
+        what = "has no whole line" if columns.size_bytes else "is empty" if self.dir.log.exists() else "is missing"
+        return [Damage(0, 0, f"metrics.jsonl {what}, though run.json tells of {last_step:,} steps", num_lines=0)]
+
+    @property
+    def num_torn_bytes(self) -> int:
+        """Bytes after the last newline of a log nobody writes: a write that a crash cut short.
+
+        0 while a session lives, whose next write may be half there, and while a part of the log is still unread.
+        """
+        return 0 if self.owner is not None else self._columns.num_torn_bytes
 
     @property
     def num_unread_bytes(self) -> int:
-        """Bytes of the log that are not in the view: those `max_bytes` left out, and a torn tail."""
-        return self._columns.num_unread_bytes
+        """Bytes of the log that `max_bytes` left out; what stands after the last newline is not among them."""
+        return self._columns.num_unread_bytes - self._columns.num_torn_bytes
 
     @property
     def size_bytes(self) -> int:

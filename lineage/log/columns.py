@@ -319,6 +319,11 @@ class Columns:
         return max(0, self.size_bytes - self.offset)
 
     @property
+    def num_torn_bytes(self) -> int:
+        """Of those, bytes after the last newline of a log that was read to its end; 0 while more is to come."""
+        return self.num_unread_bytes if self._searched >= self.size_bytes else 0
+
+    @property
     def num_damaged(self) -> int:
         return sum(damage.num_lines for damage in self.damage)
 
@@ -363,8 +368,8 @@ class Columns:
 
     def _read(self, fd: int, stop: int, size: int) -> bool:
         """Take in whole lines until `stop` is passed; no byte beyond `size` is looked at."""
-        if size <= self._searched:
-            return False  # the torn tail is as it was
+        if size == self._searched:
+            return False  # the torn tail is as it was; a shorter file had it cut off, and may go on already
         began = self.offset
         reader = _Blocks(fd, began, stop, size)
         items: Iterator[Block | int] = iter(reader)

@@ -55,6 +55,8 @@ class Damage:
         return self.offset + self.size_bytes
 
     def __str__(self) -> str:
+        if not self.size_bytes:
+            return self.reason  # of a whole file
         lines = f", {self.num_lines} lines" if self.num_lines > 1 else ""
         return f"bytes {self.offset} to {self.end}{lines}: {self.reason}"
 

@@ -135,6 +135,62 @@ def test_a_damaged_log_is_drawn_and_its_damage_told_with_the_place(drive, run_di
     drive(script, run_dir, runs_dir)
 
 
+def test_a_torn_last_line_of_a_finished_log_is_told_and_is_not_waited_for(
+    drive, run_dir, runs_dir, wait, text_of
+) -> None:
+    log = run_dir / "metrics.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(whole[:-37])
+    begin = whole.rstrip(b"\n").rfind(b"\n") + 1
+
+    async def script(app, pilot):
+        await wait(app, pilot, lambda: "torn tail" in text_of(app)[0])
+        assert "reading" not in text_of(app)[0]
+        assert "damaged" not in text_of(app)[0]
+        await pilot.press("exclamation_mark")
+        await wait(app, pilot, lambda: "1 problem" in "\n".join(text_of(app)))
+        text = " ".join("\n".join(text_of(app)).split())
+        assert f"{len(whole) - 37 - begin:,} bytes" in text
+        assert f"byte {begin:,}" in text
+
+    drive(script, run_dir, runs_dir, (80, 24))
+
+
+@pytest.mark.parametrize("what", ["missing", "empty"])
+def test_a_log_that_is_gone_under_a_finished_run_is_told(what, drive, run_dir, runs_dir, wait, text_of) -> None:  # noqa: PLR0917
+    log = run_dir / "metrics.jsonl"
+    shutil.rmtree(run_dir / ".cache", ignore_errors=True)
+    log.unlink() if what == "missing" else log.write_bytes(b"")
+
+    async def script(app, pilot):
+        await wait(app, pilot, lambda: "1 damaged" in text_of(app)[0])
+        await pilot.press("exclamation_mark")
+        await wait(app, pilot, lambda: "1 problem" in "\n".join(text_of(app)))
+        text = "\n".join(text_of(app))
+        assert f"metrics.jsonl is {what}" in text
+        assert str(400) in text
+        assert "byte" not in text
+
+    drive(script, run_dir, runs_dir)
+
+
+def test_the_problems_of_an_open_run_are_its_own_and_those_of_the_list_are_all(
+    drive, run_dir, runs_dir, wait, text_of
+) -> None:
+    (next(runs_dir.glob("*-alpha")) / "run.json").write_text("{")
+
+    async def script(app, pilot):
+        await wait(app, pilot, lambda: bool(app.folder and app.folder.problems))
+        await pilot.press("exclamation_mark")
+        await wait(app, pilot, lambda: "0 problems" in "\n".join(text_of(app)))
+        await pilot.press("escape", "1")
+        await wait(app, pilot, lambda: app.screen.place == "runs")
+        await pilot.press("exclamation_mark")
+        await wait(app, pilot, lambda: "1 problem" in "\n".join(text_of(app)))
+
+    drive(script, run_dir, runs_dir)
+
+
 def test_a_run_without_its_record_is_drawn_from_its_log(drive, run_dir, runs_dir, wait, text_of) -> None:
     (run_dir / "run.json").unlink()
 

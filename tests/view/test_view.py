@@ -268,6 +268,48 @@ def test_a_record_without_a_log_is_a_run_without_curves(tmp_path, run):
     assert len(view.sessions) == 3
 
 
+@pytest.mark.parametrize("what", ["is missing", "is empty", "has no whole line"])
+def test_a_log_that_lost_all_its_steps_is_damage_and_none_that_never_had_any(tmp_path, run, what):
+    record = orjson.loads((run / "run.json").read_bytes())
+    (tmp_path / "run.json").write_bytes(orjson.dumps(record))
+    if what != "is missing":
+        (tmp_path / "metrics.jsonl").write_bytes(b"" if what == "is empty" else b'{"kind": "st')
+    view = lineage.read(tmp_path)
+    assert [str(damage) for damage in view.damage] == [f"metrics.jsonl {what}, though run.json tells of 600 steps"]
+    for session in record["sessions"]:
+        session["last_step"] = None
+    (tmp_path / "run.json").write_bytes(orjson.dumps(record))
+    assert lineage.read(tmp_path).damage == []
+
+
+def test_bytes_after_the_last_newline_are_told_once_nobody_writes_any_more(tmp_path):
+    run = write_run(tmp_path, steps=100, sessions=1)
+    log = run / "metrics.jsonl"
+    whole = log.read_bytes()
+    last = len(whole.splitlines(keepends=True)[-1])
+    log.write_bytes(whole[:-37])
+    view = lineage.read(run)
+    assert (view.num_torn_bytes, view.num_unread_bytes, view.damage) == (last - 37, 0, [])
+    lock = RunLock.acquire(run, view.sessions[0].id)
+    view.refresh()
+    assert (view.num_torn_bytes, view.num_unread_bytes) == (0, 0)
+    lock.close()
+
+
+def test_a_log_whose_torn_tail_was_cut_and_that_went_on_shorter_is_read_on(tmp_path, run):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    log = copy / "metrics.jsonl"
+    whole = (run / "metrics.jsonl").read_bytes()
+    log.write_bytes(whole + b"x" * 5000)
+    view = lineage.read(copy)
+    with log.open("r+b") as file:
+        file.truncate(len(whole))
+    append(copy, {"kind": "note", "ts": 2e9, "run": run.name, "session": view.sessions[-1].id, "text": "went on"})
+    assert view.refresh()
+    assert view.events()[-1].kind == "note"
+
+
 def test_the_files_of_a_run_name_it_too(run):
     assert lineage.read(run / "run.json").record.id == lineage.read(run / "metrics.jsonl").record.id == run.name
 

@@ -428,14 +428,22 @@ class LineageApp(App[int]):
 
     def action_problems(self) -> None:
         if not isinstance(self.screen, ProblemsPage):
-            self.push_screen(ProblemsPage(self.all_problems(), ascii_only=self.ascii_only))
+            of_folder = isinstance(self.screen, LineageScreen) and self.screen.place == "runs"
+            problems = self.all_problems() if of_folder or not self._open else self.open_problems()
+            self.push_screen(ProblemsPage(problems, ascii_only=self.ascii_only))
 
-    def all_problems(self) -> list[Problem]:
-        """Everything that is wrong with the runs looked at, and with the folder."""
+    def open_problems(self) -> list[Problem]:
+        """Everything that is wrong with the runs looked at."""
         found = [self.problems[key] for key in self._open if key in self.problems]
         for key in self._open:
             if (snapshot := self.snapshots.get(key)) is not None:
                 found.extend(snapshot.damage)
+                found.extend([snapshot.torn] if snapshot.torn is not None else [])
+        return found
+
+    def all_problems(self) -> list[Problem]:
+        """Everything that is wrong with the runs looked at, and with the folder."""
+        found = self.open_problems()
         if self.folder_problem is not None:
             found.append(self.folder_problem)
         if self.folder is not None:

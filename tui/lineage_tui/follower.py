@@ -267,6 +267,7 @@ class RunFollower:
             last_seen={session.id: last for session in view.sessions if (last := view.seen(session.id)[1]) > 0},
             num_bytes=view.size_bytes,
             num_unread=view.num_unread_bytes,
+            torn=_torn(view),
             version=self._version,
             read_at=time.time(),
         )
@@ -288,9 +289,25 @@ def build_models(
 
 
 def _damage(item: Any, view: RunView) -> Problem:
-    """What is wrong with a line of the log, and where."""
+    """What is wrong with a line of the log, or with a whole file, and where."""
+    if not item.num_lines:
+        return Problem(
+            str(item.reason), str(view.dir.path), "put the file back from a copy; lineage repair mends lines only"
+        )
     where = f"{view.dir.log}, byte {item.offset:,}"
     return Problem(str(item.reason), where, "lineage repair keeps the file aside and takes the bad lines out")
+
+
+def _torn(view: RunView) -> Problem | None:
+    """The tail of a log that nobody writes; None when its last line is whole."""
+    torn = view.num_torn_bytes
+    if not torn:
+        return None
+    return Problem(
+        f"the last line was not finished: a torn tail of {torn:,} bytes",
+        f"{view.dir.log}, byte {view.size_bytes - torn:,}",
+        "all before it is read; the next session cuts it off, and so does lineage repair",
+    )
 
 
 class FolderFollower:

@@ -290,7 +290,7 @@ TABLE: Final[tuple[Entry, ...]] = (
     ),
     _entry("app", "esc", "back", "one layer back", Bound("escape", "app.back", "Back"), footer=30),
     _entry("app", "!", "problems", "what is damaged or missing, with the place",
-           Bound("exclamation_mark", "app.problems", "Problems of this run")),
+           Bound("exclamation_mark", "app.problems", "Problems")),
     _entry("app", "t", "theme", "dark or light", Bound("t", "app.light", "Dark or light theme")),
     _entry("app", ":", "palette", "every action by name (also ctrl+p)",
            Bound("colon", "app.command_palette"), Bound("ctrl+p", "app.command_palette"), footer=31),

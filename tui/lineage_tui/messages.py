@@ -66,6 +66,7 @@ class Snapshot:
         num_skipped: optimizer steps that FP16 scaling skipped.
         last_seen: Unix seconds of the last line of each session.
         num_bytes, num_unread: size of the log, and how much of it this picture does not know yet.
+        torn: the line that a crash left half written, of a run that nobody writes.
         warm: long curves of the models, smoothed as wanted; whoever draws takes it and nobody else may touch it.
         live: a process holds the run's lock.
     """
@@ -84,6 +85,7 @@ class Snapshot:
     resumes: Mapping[str, ResumeAudit] = field(default_factory=dict)
     num_bytes: int = 0
     num_unread: int = 0
+    torn: Problem | None = None
     num_skipped: int = 0
     last_seen: Mapping[str, float] = field(default_factory=dict)
     version: int = 0

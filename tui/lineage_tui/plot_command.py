@@ -93,7 +93,8 @@ class PlotCommand(Command):
         names = args.metric or default_names(view.metrics)
         _check_names(view, names)
         for damage in view.damage:
-            note(f"{found.run_dir.log}: {damage.reason} (byte {damage.offset:,})")
+            where = found.run_dir.log if damage.num_lines else found.run_dir.path
+            note(f"{where}: {damage.reason}" + (f" (byte {damage.offset:,})" if damage.num_lines else ""))
         if not names:
             note("no step was logged yet")
             return ExitCode.OK

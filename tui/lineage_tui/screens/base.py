@@ -163,6 +163,8 @@ class LineageScreen(Screen[None]):
         num_damaged = sum(len(s.damage) for s in app.snapshots.values())
         if num_damaged:
             facts.append(Fact(f"! {num_damaged:,} damaged", "bad", 2))
+        if any(snapshot.torn is not None for snapshot in app.snapshots.values()):
+            facts.append(Fact("! torn tail", "warn", 3))
         return facts
 
 

@@ -158,7 +158,7 @@ class RunScreen(LineageScreen):
         found = [self.lineage.snapshots.get(key) for key in self.lineage.open_keys]
         return tuple(
             (
-                *(s.key, s.state, s.wanted, len(s.events), len(s.damage), s.session_states, s.num_unread),
+                *(s.key, s.state, s.wanted, len(s.events), len(s.damage), s.torn, s.session_states, s.num_unread),
                 tuple((row.verdict, row.first_difference) for row in s.resumes.values()),
             )
             for s in found
