@@ -30,7 +30,8 @@ class LsCommand(Command):
     The state is derived from the record, the lock and the log, never believed from one of them: running, stalled
     (alive, but silent), killed (no end was recorded), completed, failed, interrupted, preempted.
 
-    A run whose run.json cannot be read is listed with the reason on stderr, and the exit code is 1.
+    A run whose run.json cannot be read, or is missing beside a log, is told on stderr with the reason, and the exit
+    code is 1.
     """
 
     name = "ls"

@@ -44,7 +44,7 @@ class Resolved:
 
 
 def list_runs(runs_dir: Path | str) -> list[RunEntry]:
-    """The runs directly in a folder, newest first, broken ones last; folders without run.json are none.
+    """The runs directly in a folder, newest first, broken ones last; a folder with neither run.json nor a log is none.
 
     Reads each run.json and nothing else.
 
@@ -62,12 +62,17 @@ def list_runs(runs_dir: Path | str) -> list[RunEntry]:
 
 
 def read_entry(path: Path) -> RunEntry | None:
-    """The run in this very folder; None when it holds no run.json."""
+    """The run in this very folder; None when it holds neither run.json nor a log."""
     run_dir = RunDir(path)
     try:
         return RunEntry(run_dir, read_run(path))
     except NotFoundError:
-        return None
+        if not run_dir.log.is_file():
+            return None
+        hint = "put it back from a copy; lineage show, plot and tui tell the run from its log alone"
+        return RunEntry(
+            run_dir, None, FormatError("run.json is missing, its log is there", str(run_dir.run_json), hint)
+        )
     except LineageError as error:
         return RunEntry(run_dir, None, error)
     except OSError as error:

@@ -75,6 +75,18 @@ class TestLs:
         assert run.name in out
         assert "broken: run.json is damaged" in err
 
+    def test_a_log_whose_record_is_missing_is_a_run_with_a_damage(self, place, run, lineage):
+        (run / "run.json").unlink()
+        code, out, err = lineage("ls")
+        assert (code, run.name in out) == (1, False)
+        assert f"{run.name}: run.json is missing" in err
+        code, out, err = lineage("plot", run.name, "--metric", "loss")
+        assert code == 0
+        assert "loss" in out
+        assert "run.json" in err
+        code, out, err = lineage("verify", run.name[:12])
+        assert "put it back from a copy" in err
+
     def test_an_empty_folder_is_fine_and_a_missing_one_is_not(self, place, lineage):
         (place / "empty").mkdir()
         assert lineage("ls", "empty", "--json")[:2] == (0, '{"runs":[]}\n')

@@ -255,6 +255,24 @@ def test_a_broken_run_among_others_is_listed_and_its_problem_told(drive, runs_di
     drive(script, None, runs_dir)
 
 
+@pytest.mark.parametrize("what", ["missing", "damaged"])
+def test_enter_on_a_run_without_a_readable_record_shows_what_its_log_tells(  # noqa: PLR0917
+    what, drive, runs_dir, run_dir, wait, text_of
+) -> None:
+    (run_dir / "run.json").unlink() if what == "missing" else (run_dir / "run.json").write_text("{")
+
+    async def script(app, pilot):
+        await wait(app, pilot, lambda: len(app.folder.runs) == 3)
+        assert "1 problem" in text_of(app)[0]
+        await pilot.press("G", "enter")
+        await wait(app, pilot, lambda: app.snapshot is not None)
+        await wait(app, pilot, lambda: "1 damaged" in text_of(app)[0])
+        assert app.main_key == str(run_dir)
+        assert app.snapshot.metrics[0] == "loss"
+
+    drive(script, None, runs_dir)
+
+
 def test_new_runs_of_a_folder_appear(drive, runs_dir, wait) -> None:
     from benchmarks.synthetic import write_run
 

@@ -99,6 +99,14 @@ def test_unknown_metrics_are_a_usage_error_that_says_what_there_is(folder, capsy
     assert "grad_norm" in err
 
 
+@pytest.mark.parametrize(("option", "least"), [("--width", 24), ("--height", 5)])
+def test_a_size_with_no_room_for_a_chart_is_refused_with_the_least_there_is(option, least, folder, capsys):
+    code, out, err = plot(capsys, folder, option, least - 1)
+    assert (code, out) == (2, "")
+    assert f"a chart has {least} to 2000" in err
+    assert plot(capsys, folder, "--metric", "loss", option, least)[0] == 0
+
+
 @pytest.mark.parametrize("words", [("--smoothing", "1"), ("--width", "0"), ("--height", "many"), ("--x", "moon")])
 def test_values_out_of_range_are_usage_errors(folder, capsys, words):
     assert plot(capsys, folder, *words)[0] == 2

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from lineage.errors import LineageError
+from lineage.errors import LineageError, NewerFormatError
 from lineage.log.reader import open_log
 from lineage_tui.messages import Folder, Problem
 
@@ -37,6 +37,7 @@ class RunSummary:
         last_event_at: Unix seconds of its newest event, else of its creation.
         spark: losses from the start to the end of the log, a sample of them.
         problem: why run.json cannot be read; then most of the rest is empty.
+        has_log: of such a run: its log is there, and tells more.
     """
 
     key: str
@@ -54,6 +55,7 @@ class RunSummary:
     notes: str = ""
     sessions: tuple[Session, ...] = ()
     problem: Problem | None = None
+    has_log: bool = True
 
 
 class FolderReader:
@@ -100,7 +102,10 @@ def summarise(entry: RunEntry, *, spark: tuple[float, ...] | None = None) -> Run
         problem = (
             Problem.of(entry.problem, str(path)) if entry.problem else Problem("run.json cannot be read", str(path))
         )
-        return RunSummary(str(path), path.name, path.name, "unreadable", 0, None, None, 0.0, 0.0, problem=problem)
+        has_log = entry.dir.log.is_file() and not isinstance(entry.problem, NewerFormatError)
+        return RunSummary(
+            *(str(path), path.name, path.name, "unreadable", 0, None, None, 0.0, 0.0), problem=problem, has_log=has_log
+        )
     last = record.sessions[-1] if record.sessions else None
     tail = read_tail(entry.dir, last.id) if last else None
     losses = sample_losses(entry.dir.log) if spark is None else spark

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 WIDTH: Final = 80  # where nobody looks
 HEIGHT: Final = 20
 MOST: Final = 2000
+LEAST_WIDTH: Final = 24  # with less there is no room for the numbers of the y axis
+LEAST_HEIGHT: Final = 5  # title, curves and the numbers of the x axis
 
 
 class PlotCommand(Command):
@@ -51,8 +54,18 @@ class PlotCommand(Command):
         parser.add_argument(
             "--metric", action="append", metavar="NAME", default=[], help="what to draw; several times for several"
         )
-        parser.add_argument("--width", type=_size, metavar="N", help="columns (default: the terminal's, else 80)")
-        parser.add_argument("--height", type=_size, metavar="N", help=f"rows of each chart (default: {HEIGHT})")
+        parser.add_argument(
+            "--width",
+            type=partial(_size, least=LEAST_WIDTH),
+            metavar="N",
+            help=f"columns, {LEAST_WIDTH} or more (default: the terminal's, else {WIDTH})",
+        )
+        parser.add_argument(
+            "--height",
+            type=partial(_size, least=LEAST_HEIGHT),
+            metavar="N",
+            help=f"rows of each chart, {LEAST_HEIGHT} or more (default: {HEIGHT})",
+        )
         parser.add_argument(
             "--x",
             choices=("step", "time", "wall", "tokens", "session"),
@@ -84,16 +97,16 @@ class PlotCommand(Command):
 
     def run(self, args: argparse.Namespace) -> ExitCode:
         import lineage
+        from lineage.cli.refs import find
         from lineage.errors import UsageError
-        from lineage.runs.index import resolve
         from lineage_tui.build import chart_models, default_names
 
-        found = resolve(args.ref, args.runs)
-        view = lineage.read(found.run_dir.path)
+        found = find(args.ref, args.runs)
+        view = lineage.read(found.dir.path)
         names = args.metric or default_names(view.metrics)
         _check_names(view, names)
         for damage in view.damage:
-            where = found.run_dir.log if damage.num_lines else found.run_dir.path
+            where = found.dir.log if damage.num_lines else found.dir.path
             note(f"{where}: {damage.reason}" + (f" (byte {damage.offset:,})" if damage.num_lines else ""))
         if not names:
             note("no step was logged yet")
@@ -112,13 +125,13 @@ class PlotCommand(Command):
             return ExitCode.OK
         depth = depth_from(os.environ, is_colour=output.colour)
         width = args.width or (shutil.get_terminal_size((WIDTH, 24)).columns if output.is_terminal else WIDTH)
-        height = max(args.height or HEIGHT, 1)
+        width = max(width, LEAST_WIDTH)
         output.text(
             draw(
                 models,
                 look,
                 width=width,
-                height=height,
+                height=args.height or HEIGHT,
                 glyphs=args.glyphs or glyphs_for(output.stream.encoding, os.environ),
                 depth=depth,
                 dark=args.theme != "light",
@@ -236,10 +249,10 @@ def _check_names(view: RunView, names: Sequence[str]) -> None:
         raise UsageError(f"no metric is called {unknown[0]!r}", hint=f"logged are {known}")
 
 
-def _size(text: str) -> int:
+def _size(text: str, least: int) -> int:
     value = int(text)
-    if not 1 <= value <= MOST:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and {MOST}")
+    if not least <= value <= MOST:
+        raise argparse.ArgumentTypeError(f"a chart has {least} to {MOST}, not {text}")
     return value
 
 

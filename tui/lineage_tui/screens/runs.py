@@ -145,7 +145,7 @@ class RunsScreen(ListScreen):
     # -- actions ---------------------------------------------------------------------------------------------------
     def action_open(self) -> None:
         paths = [Path(key) for key in self._selected] or ([Path(self.table.row.key)] if self.table.row else [])
-        broken = [run for run in self._shown if run.problem is not None and Path(run.key) in paths]
+        broken = [run for run in self._shown if run.problem is not None and not run.has_log and Path(run.key) in paths]
         if broken:
             self.lineage.action_problems()
             return
