@@ -712,7 +712,8 @@ class RunView:
             frame[name] = (
                 column if missing is None else column.zip_with(polars.Series(~missing), column.clear(len(column)))
             )
-        return polars.DataFrame(frame)
+        found: pl.DataFrame = polars.DataFrame(frame)
+        return found
 
     def to_pandas(
         self,
@@ -728,7 +729,8 @@ class RunView:
         """
         pandas = _optional_module("pandas")
         table = self.table(superseded, session=session, metrics=metrics)
-        return pandas.DataFrame({name: values for name, (values, _) in table.items()})
+        found: pd.DataFrame = pandas.DataFrame({name: values for name, (values, _) in table.items()})
+        return found
 
     def table(
         self,
