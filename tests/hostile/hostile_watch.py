@@ -232,7 +232,7 @@ def _value(action: argparse.Action, scratch: Path) -> str:
     metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     if metavar in {"FILE", "OUT", "PATH"}:
         return str(scratch / "out.svg")
-    for text in ("5", "0.5", "loss", "step"):
+    for text in ("5", "40", "0.5", "loss", "step"):
         if action.type is None or _takes(action.type, text):
             return text if action.type is not None else "loss"
     raise AssertionError(f"{action.option_strings} takes none of our values; teach hostile_watch one")
