@@ -227,6 +227,27 @@ def test_a_folder_that_is_no_run_gives_a_panel_not_a_traceback(drive, runs_dir, 
     drive(script, None, runs_dir)
 
 
+def test_a_run_of_a_newer_format_has_its_panel_alone_until_it_can_be_read(
+    drive, run_dir, runs_dir, wait, text_of
+) -> None:
+    record = (run_dir / "run.json").read_text()
+    newer = json.loads(record)
+    newer["format"]["version"] = "9.0"
+    (run_dir / "run.json").write_text(json.dumps(newer))
+
+    async def script(app, pilot):
+        app.open_runs([run_dir])
+        await wait(app, pilot, lambda: "is newer than" in "\n".join(text_of(app)))
+        text = "\n".join(text_of(app))
+        for word in ("reading the log", "puts a cursor", "events"):
+            assert word not in text
+        (run_dir / "run.json").write_text(record)
+        await wait(app, pilot, lambda: "s2 exact" in "\n".join(text_of(app)))
+        await wait(app, pilot, lambda: "puts a cursor" in "\n".join(text_of(app)))
+
+    drive(script, None, runs_dir, (80, 24))
+
+
 def test_a_run_deleted_while_open_keeps_its_curves_and_says_so(drive, run_dir, runs_dir, wait, text_of) -> None:
     async def script(app, pilot):
         shutil.rmtree(run_dir)

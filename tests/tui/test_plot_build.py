@@ -242,6 +242,11 @@ def test_tokens_need_no_durations(folder, tmp_path):
 
 def test_sessions_lie_over_each_other_from_their_own_starts(view):
     (model,) = chart_models(view, ["lr"], "session")
+    assert model.x_label == "step of its session"
+    for width, glyphs in ((64, "braille"), (80, "braille"), (100, "ascii")):
+        labels = render(model, View(), width, 20, glyphs=glyphs).lines()[-1]
+        assert labels.endswith(" step of its session")
+        assert len(labels.split()) >= 3 + 4
     assert [series.label for series in model.series] == ["s1", "s2", "s3"]
     assert [series.x[0] for series in model.series] == [1, 1, 1]
     assert [series.x[-1] for series in model.series] == [237, 200, 200]

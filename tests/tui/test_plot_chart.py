@@ -357,7 +357,7 @@ def test_labels_of_the_x_axis_are_whole_and_apart(x0, span, width, kind, cursor)
     at = None if cursor is None else x0 + span * cursor
     frame = render(model, View(cursor_x=at), width, 12)
     row = frame.lines()[-1]
-    ticks = x_ticks((x[0], x[-1]), tick_target(frame.plot.width, kind), kind)
+    ticks = x_ticks((x[0], x[-1]), tick_target(frame.plot.width, kind), kind, room=frame.plot.width)
     allowed = {*ticks.labels, "step"} | ({format_x(at, kind)} if at is not None else set())
     rest = row
     for label in sorted(allowed, key=len, reverse=True):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lineage_tui.plot.layers import tick_target
 from lineage_tui.plot.numbers import (
     format_clock,
     format_duration,
@@ -123,6 +125,22 @@ def test_log_ticks_stay_inside(low, factor, target):
 def test_training_time_is_marked_in_minutes_and_hours():
     assert x_ticks((0, 3600), 4, "seconds").labels == ["0 s", "15 m", "30 m", "45 m", "1 h"]
     assert x_ticks((0, 86400 * 3), 4, "seconds").labels == ["0 s", "1 d", "2 d", "3 d"]
+
+
+@pytest.mark.parametrize("room", [46, 52, 66, 104, 150])
+@pytest.mark.parametrize("span_s", [7, 47, 100, 390, 599, 3_500, 7_300, 40_000, 90_000, 400_000, 9e6])
+@pytest.mark.parametrize("kind", ["seconds", "clock"])
+def test_a_time_axis_has_three_to_eight_ticks_from_46_cells_on(kind, span_s, room):
+    start = 0.0 if kind == "seconds" else 1_764_423_612.0
+    found = x_ticks((start, start + span_s), tick_target(room, kind), kind, room=room)
+    assert 3 <= len(found.at) <= 8
+    cells = [(value - start) / span_s * room for value in found.at]
+    assert min(right - left for left, right in pairwise(cells)) > max(map(len, found.labels)) * 0.9
+
+
+def test_a_logarithmic_axis_writes_thousands_as_a_linear_one_does():
+    assert log_ticks(1, 2e4, 8).labels == ["1", "10", "100", "1,000", "10k"]
+    assert linear_ticks(0, 3_000, 3).labels == ["0", "1,000", "2,000", "3,000"]
 
 
 def test_wall_time_is_marked_by_the_clock_and_by_the_date_at_midnight():

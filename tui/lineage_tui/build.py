@@ -54,7 +54,7 @@ _AXIS_WORDS: Final[dict[Axis, tuple[str, XKind]]] = {
     "train": ("train", "seconds"),
     "wall": ("time", "clock"),
     "tokens": ("tokens", "count"),
-    "session": ("step", "count"),
+    "session": ("step of its session", "count"),
 }
 
 

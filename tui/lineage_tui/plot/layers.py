@@ -44,6 +44,9 @@ VERDICT_FG: Final[dict[str, Fg]] = {
 }
 LETTER_EVERY: Final = 24  # cells from letter to letter on one line
 FARTHEST_LABEL: Final = 3  # rows between the end of a line and its value
+MOST_TIMES: Final = 7  # ticks of a time axis, and one more where both ends have one
+ROOMY: Final = 60  # cells of a chart that names its x axis at any cost
+LABEL_SHARE: Final = 3  # a long name of the x axis takes no more than a third of its row
 GAP: Final = "gap"  # the kind of a span in which nobody worked: its blank plot says so
 CROWDED: Final = 0.5  # of the columns: phases that tint more than this say nothing, and stay out of the plot
 
@@ -294,8 +297,9 @@ def axes(scene: Scene) -> None:
 
 
 def tick_target(width: int, kind: XKind) -> int:
-    """How many ticks an x axis of that many cells has room for."""
-    return max(width // (14 if kind == "seconds" else 10), min(width // 8, 3), 1)
+    """How many ticks an x axis of that many cells has room for; of times no more than a person reads."""
+    target = max(width // (14 if kind == "seconds" else 10), min(width // 8, 3), 1)
+    return target if kind == "count" else min(target, MOST_TIMES)
 
 
 def _x_labels(scene: Scene, row: int) -> None:
@@ -311,7 +315,9 @@ def _x_labels(scene: Scene, row: int) -> None:
             taken[max(start - 1, 0) : start + len(text) + 1] = True
     name = plain(model.x_label, 24)
     start = scene.layout.gutter - 2 - len(name)
-    if start >= 0 and not taken[: scene.layout.gutter].any():
+    if start < 0 and canvas.width >= ROOMY and len(name) * LABEL_SHARE <= canvas.width:
+        start = canvas.width - len(name)  # too long for its place: the ticks there give way
+    if start >= 0 and not taken[start : start + len(name) + 1].any():
         canvas.put(row, start, name, Fg.MUTED)
         taken[start : start + len(name) + 1] = True
     ticks = x_ticks(
@@ -320,6 +326,7 @@ def _x_labels(scene: Scene, row: int) -> None:
         model.x_kind,
         log=window.log_x,
         utc_offset_s=model.utc_offset_s,
+        room=scene.plot.width,
     )
     if not scene.has_x:
         ticks = NO_TICKS

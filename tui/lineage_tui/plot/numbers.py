@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final
 
 from lineage_tui.plot.model import XKind
@@ -13,6 +14,7 @@ from lineage_tui.plot.model import XKind
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
+LEAST_TICKS: Final = 3
 _SUFFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _CLOCK_STEPS: Final = tuple(
     value
@@ -191,18 +193,51 @@ def log_ticks(lo: float, hi: float, target: int) -> Ticks:
 
 
 def _decade(value: float) -> str:
-    """A tick of a logarithmic axis: 1, 0.01, 1e-5, 10k."""
+    """A tick of a logarithmic axis: 1, 0.01, 1e-5, 1,000, 10k."""
     if value >= 1e15 or value < 1e-3:
         return _exponent(value, 1)
     if value >= 1e4:
         return format_short(value)
-    return f"{value:.10f}".rstrip("0").rstrip(".")
+    return f"{value:,.10f}".rstrip("0").rstrip(".")
 
 
 def x_ticks(
-    ends: tuple[float, float], target: int, kind: XKind, *, log: bool = False, utc_offset_s: float = 0.0
+    ends: tuple[float, float],
+    target: int,
+    kind: XKind,
+    *,
+    log: bool = False,
+    utc_offset_s: float = 0.0,
+    room: int | None = None,
 ) -> Ticks:
-    """Ticks of an x axis of that kind."""
+    """Ticks of an x axis of that kind, at most about `target` of them.
+
+    The next larger round step may leave one or two. With `room`, the cells of the axis, there are `LEAST_TICKS` then,
+    in finer steps, if their labels do not touch.
+    """
+    ticks = _x_ticks(ends, target, kind, log=log, utc_offset_s=utc_offset_s)
+    if room is None or len(ticks.at) >= LEAST_TICKS:
+        return ticks
+    for finer in range(target + 1, 3 * LEAST_TICKS):
+        found = _x_ticks(ends, finer, kind, log=log, utc_offset_s=utc_offset_s)
+        if len(found.at) >= LEAST_TICKS:
+            return found if _stand_apart(found, ends, room, log=log and kind != "clock") else ticks
+    return ticks
+
+
+def _stand_apart(ticks: Ticks, ends: tuple[float, float], room: int, *, log: bool) -> bool:
+    """Whether there is a blank between any two labels, each centred under its tick or moved inside the axis."""
+    lo, hi, *at = [math.log10(value) for value in (*ends, *ticks.at)] if log else [*ends, *ticks.at]
+    widths = [len(label) for label in ticks.labels]
+    cells = [
+        min(max((value - lo) / (hi - lo) * room, width / 2), room - width / 2)
+        for value, width in zip(at, widths, strict=True)
+    ]
+    pairs = zip(pairwise(cells), pairwise(widths), strict=True)
+    return all(right - left >= (one + other) / 2 + 1 for (left, right), (one, other) in pairs)
+
+
+def _x_ticks(ends: tuple[float, float], target: int, kind: XKind, *, log: bool, utc_offset_s: float) -> Ticks:
     lo, hi = ends
     if log and kind != "clock":
         ticks = log_ticks(lo, hi, target)

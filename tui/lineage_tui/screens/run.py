@@ -115,6 +115,13 @@ class RunScreen(LineageScreen):
         self._loaded_for = self.lineage.open_keys
         self.request_draw()
 
+    def problem_changed(self) -> None:
+        """Where nothing of the run can be read, the panel is all there is: no empty chart, no words on cursors."""
+        super().problem_changed()
+        unreadable = self.lineage.snapshot is None and self.lineage.main_key in self.lineage.problems
+        for part in (self.query_one("#run-body"), self.readout):
+            part.display = not unreadable
+
     def draw_all(self) -> None:
         if self._loaded_for != self.lineage.open_keys:
             self.runs_changed()
@@ -138,6 +145,8 @@ class RunScreen(LineageScreen):
             step, session = self._pending_step
             self._pending_step = None
             self.show_step(step, session)
+        if not self.readout.display:
+            self.problem_changed()
         visible = self._is_visible()
         if visible or monotonic() - self._told_at >= TOLD_S:
             self._told_at = monotonic()
