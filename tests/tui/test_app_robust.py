@@ -243,7 +243,7 @@ def test_a_run_of_a_newer_format_has_its_panel_alone_until_it_can_be_read(
             assert word not in text
         (run_dir / "run.json").write_text(record)
         await wait(app, pilot, lambda: "s2 exact" in "\n".join(text_of(app)))
-        await wait(app, pilot, lambda: "puts a cursor" in "\n".join(text_of(app)))
+        await wait(app, pilot, lambda: "[loss]" in "\n".join(text_of(app)))
 
     drive(script, None, runs_dir, (80, 24))
 
