@@ -24,13 +24,14 @@ from lineage_tui.widgets.chart import Chart
 from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
 from lineage_tui.widgets.words import DASH, STATE_TONES, age, clock, count, number, plain, plural, state_glyph, to_ascii
 
+CURVE: Final = 16
 COLUMNS: Final = (
     Column("state", 13),
     Column("name", 14, grow=3),
     Column("ses", 3, align="right", drop=3),
     Column("step", 9, align="right"),
     Column("loss", 8, align="right"),
-    Column("curve", 24, drop=2),
+    Column("curve", CURVE, drop=2),
     Column("last event", 11, align="right", drop=4),
     Column("tags", 10, grow=2, drop=5),
     Column("id", 26, grow=1, drop=6),
@@ -202,7 +203,7 @@ class RunsScreen(ListScreen):
                     number(run.last_loss),
                     "bad" if run.last_loss is not None and not math.isfinite(run.last_loss) else "",
                 ),
-                Cell(sparkline(run.spark, 24, ascii_only=self.ascii_only), "info"),
+                Cell(sparkline(run.spark, CURVE, ascii_only=self.ascii_only), "info"),
                 Cell(age(now - run.last_event_at) if run.last_event_at else DASH, "dim"),
                 Cell(plain(" ".join(run.tags), 60), "dim"),
                 Cell(plain(run.id, 80), "dim"),
