@@ -445,6 +445,9 @@ def test_the_careless_restart_of_the_samples_is_found_in_two_keys(drive, tmp_pat
         assert "no checkpoint was restored" in text
         await pilot.press("2")
         await wait(app, pilot, lambda: "s2 diverged @251" in " ".join(text_of(app)))
+        await pilot.press("0", "right_curly_bracket")
+        # Of all that happened at step 250, what the jump was to comes first.
+        await wait(app, pilot, lambda: "session began  session 2: nothing restored @250" in " ".join(text_of(app)[-3:]))
 
     drive(script, None, folder, (80, 24))
 

@@ -56,7 +56,7 @@ def _text(event: Event) -> str:
     if isinstance(event, SessionStartEvent):
         start = event.start
         origin = {
-            "fresh": "fresh",
+            "fresh": f"nothing restored @{start.step:,}" if start.step else "fresh",
             "resume": f"resume from step {start.step:,}",
             "fork": f"fork at step {start.step:,}",
         }

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 from textual.content import Content
@@ -128,20 +129,40 @@ def statistics(series: SeriesData, span: tuple[float, float], *, marking: bool) 
     )
 
 
+_BY_WEIGHT: Final = (
+    "session_start",
+    "checkpoint_restored",
+    "lr_restore",
+    "continuation",
+    "alert",
+    "log_recovered",
+    "session_end",
+    "fp16_skip",
+    "note",
+    "checkpoint_saved",
+    "eval",
+)
+RANKS: Final[dict[str, int]] = {kind: rank for rank, kind in enumerate(_BY_WEIGHT)}
+
+
 def happened(snapshot: Snapshot, model: ChartModel, cursor: float | None, reach: float, axis: str) -> list[Event]:
-    """The events within `reach` of the cursor, nearest first; without a cursor the newest ones, newest first."""
+    """The events within `reach` of the cursor; without a cursor the newest ones, newest first.
+
+    Those exactly under it come first, and of several what matters most: sessions and restores before evaluations.
+    """
     known = _told(snapshot.events)
     told = known.events
     if cursor is None:
         return told[: -MAX_EVENTS - 1 : -1]
     starts = {str(segment.session): segment.start_step for segment in snapshot.segments}
-    found: list[tuple[float, int, Event]] = []
+    found: list[tuple[bool, int, float, int, Event]] = []
     for index in known.near(cursor, reach, axis):
         event = told[index]
         x = event_x(event, model, axis, starts)
         if x is not None and abs(x - cursor) <= reach:
-            found.append((abs(x - cursor), index, event))
-    return [event for _, _, event in sorted(found, key=lambda item: item[:2])][:MAX_EVENTS]
+            rank = RANKS.get(event.kind, len(RANKS))
+            found.append((x != cursor, rank, abs(x - cursor), index, event))
+    return [event for *_, event in sorted(found, key=lambda item: item[:4])][:MAX_EVENTS]
 
 
 def event_x(event: Event, model: ChartModel, axis: str, starts: Mapping[str, int]) -> float | None:
