@@ -37,6 +37,17 @@ def test_the_window_follows_the_data_until_it_is_set():
     assert x_window(MODEL, View(log_x=True))[2]
 
 
+def test_a_restart_from_nothing_has_its_boundary_in_the_picture_and_no_boundary_stretches_it():
+    def ends(x, view=View(), kind="boundary"):  # noqa: B008
+        model = ChartModel("loss", MODEL.series, lines=[VLine(x, kind, "s2 diverged @1")])
+        return x_extent(model, view)
+
+    assert ends(0.0) == (0.0, 101.0)
+    assert ends(-50.0) == (1.0, 101.0)
+    assert ends(0.0, View(log_x=True)) == (1.0, 101.0)
+    assert ends(0.0, kind="death") == (1.0, 101.0)
+
+
 @given(st.floats(0.05, 20), st.floats(1, 101))
 def test_zooming_keeps_the_place_under_the_pointer(factor, at):
     start = View(x0=20.0, x1=80.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -16,9 +16,15 @@ from lineage_tui.plot.text import plain
 
 Direction = Literal[-1, 1]
 
+NEAR: Final = 0.02
+"""Of the width: so far before the first sample a boundary is still shown."""
+
 
 def x_extent(model: ChartModel, view: View) -> tuple[float, float]:
-    """First and last x of all the chart shows, never empty: (0, 1) without a sample, event or span."""
+    """First and last x of all the chart shows, never empty: (0, 1) without a sample, event or span.
+
+    A session that began again from nothing has its boundary just before the first sample; it is part of the picture.
+    """
     ends: list[float] = []
     for series in model.shown(view):
         if series.x.size:
@@ -32,7 +38,12 @@ def x_extent(model: ChartModel, view: View) -> tuple[float, float]:
     ends = [end for end in ends if math.isfinite(end)]
     if not ends:
         return 0.0, 1.0
-    return _apart(min(ends), max(ends))
+    low, high = min(ends), max(ends)
+    reach = max((high - low) * NEAR, 1.0)
+    near = [line.x for line in model.lines if line.kind == "boundary" and low - reach <= line.x < low]
+    if near and (not view.log_x or min(near) > 0):
+        low = min(near)
+    return _apart(low, high)
 
 
 def _apart(x0: float, x1: float) -> tuple[float, float]:
