@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len, get_character_cell_size
 
 from lineage_tui.plot import (
     Bg,
@@ -27,7 +28,9 @@ from lineage_tui.plot import (
     render,
 )
 from lineage_tui.plot.layers import MARK_FG, tick_target
+from lineage_tui.plot.layout import Canvas
 from lineage_tui.plot.raster import GLYPHS
+from lineage_tui.plot.text import text_of
 
 GOLDENS = Path(__file__).with_name("goldens")
 GLYPH_NAMES = ("braille", "blocks", "ascii")
@@ -180,7 +183,8 @@ def test_no_size_model_or_view_is_too_odd_to_draw(model, view, size, look):
     assert frame.chars.shape == frame.fg.shape == frame.bg.shape == (height, width)
     for line in frame.lines():
         assert line.isprintable()
-        assert all(unicodedata.east_asian_width(char) not in "WF" and not unicodedata.combining(char) for char in line)
+        assert sum(map(get_character_cell_size, line)) == width
+        assert not any(map(unicodedata.combining, line))
     assert (frame.fg[frame.chars == ord(" ")] == Fg.BLANK).all()
     assert frame.plot.width >= 1
     assert frame.plot.height >= 1
@@ -405,12 +409,44 @@ def test_names_of_strangers_stay_in_their_cells(hostile):
         y_unit=hostile,
         message=hostile,
     )
-    frame = render(model, View(cursor_x=3.0), 100, 24)
-    for line in frame.lines():
-        assert len(line) == 100
-        assert "\x1b" not in line
-        assert line.isprintable()
-    assert all("\x1b" not in label for label, _ in frame.readout())
+    for glyphs in GLYPH_NAMES:
+        frame = render(model, View(cursor_x=3.0), 100, 24, glyphs=glyphs)
+        for line in frame.lines():
+            assert cell_len(line) == 100
+            assert "\x1b" not in line
+            assert line.isprintable()
+            assert glyphs != "ascii" or line.isascii()
+        assert all("\x1b" not in label for label, _ in frame.readout())
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("日本語のラン名前", "日本語のラン名前"),
+        ("\x1b[2Jred", "\\x1b[2Jred"),
+        ("e\u0301te\u0301", "été"),
+        ("日" * 30, "日" * 19 + "…"),
+    ],
+)
+def test_a_name_in_the_legend_is_written_as_in_the_header_of_the_screen(name, shown):
+    """Wide characters take two cells, what a terminal would obey is spelled out."""
+    x = np.arange(50.0)
+    model = ChartModel("loss", [SeriesData("a", name, x, x), SeriesData("b", "other", x, -x, hue=1)])
+    frame = render(model, View(), 100, 24)
+    head = frame.lines()[0]
+    assert f" {shown}  " in head
+    assert cell_len(head) == 100
+    at = cell_len(head[: head.index("other")])
+    assert "".join(map(chr, frame.chars[0, at : at + 5].tolist())) == "other"
+    assert dict(frame.readout(3.0))[shown if len(name) < 30 else name] == "3"
+
+
+def test_half_a_wide_character_is_never_left_on_the_grid():
+    canvas = Canvas(8, 1)
+    canvas.put(0, 0, "日本語x", Fg.TEXT)
+    canvas.put(0, 1, "a", Fg.TEXT)
+    canvas.put(0, 4, "b", Fg.TEXT)
+    assert text_of(canvas.chars[0]) == " a本b x "
 
 
 # Reading back

@@ -168,10 +168,11 @@ def text_of(frame: Frame, colours: Palette) -> str:
     """A frame as lines, with the palette's escape sequences where it has colours."""
     if colours.depth == "none":
         return "\n".join(line.rstrip() for line in frame.lines())
+    from lineage_tui.plot.text import FILLER, cells_of
     from lineage_tui.theme import sgr
 
     lines: list[str] = []
-    for y, text in enumerate(frame.lines()):
+    for y, text in enumerate(map(cells_of, frame.chars)):
         stop = len(text)
         while stop and text[stop - 1] == " " and not frame.bg[y, stop - 1]:
             stop -= 1
@@ -183,7 +184,7 @@ def text_of(frame: Frame, colours: Palette) -> str:
                 parts.append(("\x1b[0m" if now else "") + code)
                 now = code
             parts.append(text[x])
-        lines.append("".join(parts) + ("\x1b[0m" if now else ""))
+        lines.append("".join(parts).replace(FILLER, "") + ("\x1b[0m" if now else ""))
     return "\n".join(lines)
 
 

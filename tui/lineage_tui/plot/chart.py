@@ -20,7 +20,8 @@ from lineage_tui.plot.model import ChartModel, Glyphs, Look, Mark, SeriesData, V
 from lineage_tui.plot.navigate import bright_series, focused, readings, x_window
 from lineage_tui.plot.numbers import Ticks
 from lineage_tui.plot.styles import NUM_HUES, Fg
-from lineage_tui.plot.text import plain
+from lineage_tui.plot.text import FILLER, plain
+from lineage_tui.plot.text import width as text_width
 
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
@@ -77,7 +78,10 @@ def render(
     canvas, plot = scene.canvas, scene.plot
     if not y.has_samples:
         text = plain(model.message)
-        canvas.put(plot.y + plot.height // 2, plot.x + (plot.width - len(text)) // 2, text, Fg.MUTED)
+        canvas.put(plot.y + plot.height // 2, plot.x + (plot.width - text_width(text)) // 2, text, Fg.MUTED)
+    if look.glyphs == "ascii":
+        canvas.chars[canvas.chars == ord("…")] = ord("~")
+        canvas.chars[(canvas.chars > ord("~")) | (canvas.chars == ord(FILLER))] = ord("?")
     canvas.fg[canvas.chars == ord(" ")] = Fg.BLANK
     return Frame(
         chars=canvas.chars,

@@ -10,7 +10,7 @@ from lineage_tui.plot.layout import Curve, Scene
 from lineage_tui.plot.model import SeriesData
 from lineage_tui.plot.numbers import format_short, format_value
 from lineage_tui.plot.styles import Fg, hue
-from lineage_tui.plot.text import plain
+from lineage_tui.plot.text import cut, plain, width
 
 LACKING: Final = {"train": "duration"}
 """What samples do not have that are not on an axis, where that is not the axis's own word."""
@@ -42,34 +42,34 @@ def header(scene: Scene, shown: Sequence[SeriesData], facts: HeaderFacts) -> Non
     if row is None:
         return
     title = plain(model.title)
-    if len(title) > canvas.width:
-        title = title[: canvas.width - 1] + "…" if scene.marks.name != "ascii" else title[: canvas.width]
+    if width(title) > canvas.width:
+        title = plain(title, canvas.width) if scene.marks.name != "ascii" else cut(title, canvas.width)
     canvas.put(row, 0, title, Fg.TITLE)
-    at = len(title)
+    at = width(title)
     unit = plain(model.y_unit, 24)
-    if unit and at + 1 + len(unit) <= canvas.width:
+    if unit and at + 1 + width(unit) <= canvas.width:
         canvas.put(row, at + 1, unit, Fg.MUTED)
-        at += 1 + len(unit)
+        at += 1 + width(unit)
     entries = _legend(scene, shown)
-    legend = sum(len(swatch) + len(label) + 3 for swatch, label, _ in entries)
+    legend = sum(len(swatch) + width(label) + 3 for swatch, label, _ in entries)
     room = canvas.width - at - 2
     notes = _notes(scene, shown, facts)
     separator = f" {scene.marks.dot} "
     # What was done to the data stays even where the legend is cut for it; the rest gives way to the legend.
-    while notes and notes[0] in {facts.folding, facts.clipping} and len(separator.join(notes)) + legend > room:
+    while notes and notes[0] in {facts.folding, facts.clipping} and width(separator.join(notes)) + legend > room:
         notes.pop(0)
-    while notes and len(separator.join(notes)) > room:
+    while notes and width(separator.join(notes)) > room:
         notes.pop(0)
     right = canvas.width
     text = separator.join(notes)
-    if text and len(text) <= room:
-        right -= len(text)
+    if text and width(text) <= room:
+        right -= width(text)
         canvas.put(row, right, text, Fg.MUTED)
         right -= 2
     at += 2
     for number, (swatch, label, fg) in enumerate(entries):
         more = f"+{len(entries) - number}"
-        needed = len(swatch) + 1 + len(label)
+        needed = len(swatch) + 1 + width(label)
         reserve = 2 + len(more) if number + 1 < len(entries) else 0
         if at + needed + reserve > right:
             if at + len(more) <= right:

@@ -13,7 +13,7 @@ from lineage_tui.plot.layout import LAST_WIDTH, Curve, Scene
 from lineage_tui.plot.model import EMPTY, MarkKind, XKind
 from lineage_tui.plot.numbers import NO_TICKS, format_short, format_x, x_ticks
 from lineage_tui.plot.styles import Bg, Fg, hue
-from lineage_tui.plot.text import plain
+from lineage_tui.plot.text import plain, width
 
 MARK_FG: Final[dict[str, Fg]] = {
     "lr_restore": Fg.LR_RESTORE,
@@ -110,10 +110,10 @@ def _phase_words(scene: Scene, words: list[tuple[int, str]]) -> None:
     free_from = 0
     for number, (start, word) in enumerate(words):
         room = words[number + 1][0] if number + 1 < len(words) else right + 1
-        if start < free_from or start + len(word) > right or start + len(word) >= room:
+        if start < free_from or start + width(word) > right or start + width(word) >= room:
             continue
         scene.canvas.put(row, start, word, Fg.MUTED)
-        free_from = start + len(word) + 1
+        free_from = start + width(word) + 1
 
 
 def marked_range(scene: Scene) -> None:
@@ -190,17 +190,17 @@ def _try_flag(scene: Scene, flag: _Flag, text: str, taken: raster.Mask, columns:
     if not text:
         return
     if flag.start is not None:
-        taken[flag.start : flag.start + len(flag.text)] = False
-    spots = [flag.column, flag.column - len(text) + 1]
-    if any(flag.column < other <= flag.column + len(text) for other in columns):
+        taken[flag.start : flag.start + width(flag.text)] = False
+    spots = [flag.column, flag.column - width(text) + 1]
+    if any(flag.column < other <= flag.column + width(text) for other in columns):
         spots.reverse()  # another line stands close on the right: leave that side to its word
     for start in spots:
-        fits = start >= scene.plot.x and start + len(text) <= scene.canvas.width
-        if fits and not taken[max(start - 1, 0) : start + len(text) + 1].any():
+        fits = start >= scene.plot.x and start + width(text) <= scene.canvas.width
+        if fits and not taken[max(start - 1, 0) : start + width(text) + 1].any():
             flag.start, flag.text = start, text
             break
     if flag.start is not None:
-        taken[flag.start : flag.start + len(flag.text)] = True
+        taken[flag.start : flag.start + width(flag.text)] = True
 
 
 def _put_flag(scene: Scene, row: int, flag: _Flag) -> None:
@@ -210,7 +210,7 @@ def _put_flag(scene: Scene, row: int, flag: _Flag) -> None:
     head, _, rest = flag.text.partition(" ")
     verdict = rest.replace("_", " ").partition(" ")[0]
     if verdict in VERDICT_FG:
-        scene.canvas.put(row, flag.start + len(head) + 1, rest, VERDICT_FG[verdict])
+        scene.canvas.put(row, flag.start + width(head) + 1, rest, VERDICT_FG[verdict])
 
 
 # Curves
@@ -314,12 +314,12 @@ def _x_labels(scene: Scene, row: int) -> None:
             canvas.put(row, start, text, Fg.CURSOR, Bg.TAG)
             taken[max(start - 1, 0) : start + len(text) + 1] = True
     name = plain(model.x_label, 24)
-    start = scene.layout.gutter - 2 - len(name)
-    if start < 0 and canvas.width >= ROOMY and len(name) * LABEL_SHARE <= canvas.width:
-        start = canvas.width - len(name)  # too long for its place: the ticks there give way
-    if start >= 0 and not taken[start : start + len(name) + 1].any():
+    start = scene.layout.gutter - 2 - width(name)
+    if start < 0 and canvas.width >= ROOMY and width(name) * LABEL_SHARE <= canvas.width:
+        start = canvas.width - width(name)  # too long for its place: the ticks there give way
+    if start >= 0 and not taken[start : start + width(name) + 1].any():
         canvas.put(row, start, name, Fg.MUTED)
-        taken[start : start + len(name) + 1] = True
+        taken[start : start + width(name) + 1] = True
     ticks = x_ticks(
         (window.x0, window.x1),
         tick_target(scene.plot.width, model.x_kind),

@@ -17,8 +17,9 @@ from lineage_tui.plot.model import ChartModel, Floats, Ints, Look, SeriesData, V
 from lineage_tui.plot.numbers import NO_TICKS, Ticks, linear_ticks, log_ticks
 from lineage_tui.plot.raster import GlyphSet, Rows
 from lineage_tui.plot.styles import Fg, hue
-from lineage_tui.plot.text import codes
+from lineage_tui.plot.text import FILLER, codes
 
+_FILLER: Final = ord(FILLER)
 POOL: Final = 2048  # samples of each series that decide the robust range of y
 MARGIN: Final = 0.04  # of the height, free above and below the curves
 REACH: Final = 0.35  # how far beyond the 1st to 99th percentile a value still counts as one of them
@@ -37,13 +38,20 @@ class Canvas:
         self.height = height
 
     def put(self, row: int, column: int, text: str, fg: int, bg: int | None = None) -> None:
-        """Text that fits whole; nothing where it would leave the grid."""
-        if not (0 <= row < self.height and column >= 0 and column + len(text) <= self.width):
+        """Text that fits whole; nothing where it would leave the grid. Half a wide character is left of none."""
+        written = codes(text)
+        stop = column + written.size
+        if not (0 <= row < self.height and column >= 0 and stop <= self.width):
             return
-        self.chars[row, column : column + len(text)] = codes(text)
-        self.fg[row, column : column + len(text)] = fg
+        chars = self.chars[row]
+        if column and chars[column] == _FILLER:
+            chars[column - 1] = ord(" ")
+        if stop < self.width and chars[stop] == _FILLER:
+            chars[stop] = ord(" ")
+        chars[column:stop] = written
+        self.fg[row, column:stop] = fg
         if bg is not None:
-            self.bg[row, column : column + len(text)] = bg
+            self.bg[row, column:stop] = bg
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,63 @@
-"""Text for single cells: what a stranger's name may put on the screen."""
+"""Text on a grid of cells: what a stranger's name may put on the screen, and how many cells it takes.
+
+A wide character takes two cells: its own code point, then `FILLER`.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 from functools import lru_cache
+from itertools import accumulate
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import get_character_cell_size
+
+from lineage.cli.output import clean
+
+FILLER: Final = "\0"
+"""Stands in the second cell of a wide character; no text that went through `plain` has one."""
 
 
 @lru_cache(maxsize=4096)
 def plain(text: str, limit: int = 200) -> str:
-    """`text` as characters of one cell each: no control, escape, bidi, combining or wide characters.
+    """`text` on one line and in at most `limit` cells: longer ones end in `…`.
 
-    What cannot be shown becomes `?`, white space becomes a space, and what is longer than `limit` ends in `…`.
+    What a terminal would obey or hide is written out (`lineage.cli.output.clean`), as everywhere; marks that combine
+    with no single character are left out, since they have no cell.
     """
-    cut = text[: limit + 1]
-    if not (cut.isascii() and cut.isprintable()):
-        cut = "".join(_cell(character) for character in cut)
-    return cut[: limit - 1] + "…" if len(cut) > limit else cut
+    if text.isascii() and text.isprintable() and len(text) <= limit:
+        return text
+    shown = unicodedata.normalize("NFC", clean(text, limit=4 * limit))
+    shown = "".join(character for character in shown if get_character_cell_size(character))
+    return shown if width(shown) <= limit else cut(shown, limit - 1) + "…"
 
 
-def _cell(character: str) -> str:
-    if character.isspace():
-        return " "
-    if not character.isprintable() or unicodedata.combining(character):
-        return "?"
-    category = unicodedata.category(character)
-    if category in {"Cf", "Cc", "Cs", "Co", "Cn", "Mn", "Me", "Mc"} or unicodedata.east_asian_width(character) in "WF":
-        return "?"
-    return character
+def width(text: str) -> int:
+    """Cells of a text that went through `plain`."""
+    return len(text) if text.isascii() else sum(map(get_character_cell_size, text))
+
+
+def cut(text: str, limit: int) -> str:
+    """As much of a text that went through `plain` as `limit` cells hold."""
+    ends = accumulate(map(get_character_cell_size, text))
+    return text[: sum(end <= limit for end in ends)]
 
 
 @lru_cache(maxsize=4096)
 def codes(text: str) -> NDArray[np.uint32]:
-    """The code points of `text`; do not write into it."""
+    """The code points of `text`, one a cell; do not write into it."""
+    if not text.isascii():
+        text = "".join(one + FILLER if get_character_cell_size(one) == 2 else one for one in text)
     return np.frombuffer(text.encode("utf-32-le", "replace"), dtype=np.uint32)
+
+
+def cells_of(row: NDArray[np.uint32]) -> str:
+    """A row of code points as a string of one character a cell, fillers among them."""
+    return row.tobytes().decode("utf-32-le")
 
 
 def text_of(row: NDArray[np.uint32]) -> str:
     """A row of code points as a string."""
-    return row.tobytes().decode("utf-32-le")
+    return cells_of(row).replace(FILLER, "")

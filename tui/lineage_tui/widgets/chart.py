@@ -19,7 +19,7 @@ from lineage_tui.plot.layout import edges_of
 from lineage_tui.plot.model import Glyphs
 from lineage_tui.plot.navigate import panned, x_window, zoomed
 from lineage_tui.plot.styles import NUM_BG
-from lineage_tui.plot.text import text_of
+from lineage_tui.plot.text import FILLER, cells_of
 from lineage_tui.theme import Palette, depth_of, palette, rich_style
 
 ZOOM_STEP: Final = 0.8
@@ -200,11 +200,11 @@ class Chart(Widget, can_focus=True):
     def _strip(self, frame: Frame, y: int) -> Strip:
         keys = frame.fg[y].astype(np.int64) * NUM_BG + frame.bg[y]
         stops = np.flatnonzero(np.diff(keys)) + 1
-        text = text_of(frame.chars[y])
+        text = cells_of(frame.chars[y])
         segments: list[Segment] = []
         start = 0
         for stop in (*stops.tolist(), len(text)):
-            segments.append(Segment(text[start:stop], self._style(int(keys[start]))))
+            segments.append(Segment(text[start:stop].replace(FILLER, ""), self._style(int(keys[start]))))
             start = stop
         return Strip(segments, frame.width)
 
