@@ -13,7 +13,10 @@ from benchmarks.synthetic import write_run
 from lineage.cli import main
 from lineage_tui.plot import ChartModel, Mark, SeriesData, Span, View, VLine
 from lineage_tui.plot.layout import edges_of
-from lineage_tui.plot_image import COLUMNS, SUFFIXES, _polyline, save
+from lineage_tui.plot_image import COLUMNS, SUFFIXES, _draw_all, _polyline, save
+from lineage_tui.theme import palette
+
+VIEW = View()
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +135,37 @@ def test_nothing_to_draw_is_an_empty_picture_and_no_error(tmp_path):
     save([ChartModel("loss")], View(log_y=True), tmp_path / "x.png")
     save([], View(), tmp_path / "y.png")
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def drawn(model, view=VIEW):
+    """The axes of one chart, and what its legend explains."""
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    legend = _draw_all(figure, [model], view, palette("truecolor", dark=False))
+    return figure.axes[0], legend
+
+
+def test_words_of_boundaries_stand_over_the_plot_and_apart():
+    x = np.arange(1000.0)
+    lines = [VLine(at, "boundary", f"s{number} exact") for number, at in enumerate((0, 400, 410, 412, 999), 2)]
+    axes, _ = drawn(ChartModel("loss", [SeriesData("a", "a", x, x)], lines=[*lines, VLine(430, "death", "s1 killed")]))
+    words = [(text.get_text(), text.xy) for text in axes.texts]
+    assert [text for text, _ in words] == ["s2 exact", "s3 exact", "s6 exact"]
+    assert all(y == 1.0 for _, (_, y) in words)
+    assert all(text.get_verticalalignment() == "bottom" for text in axes.texts)
+    assert words[-1][1][0] < 0.95  # moved in from the right end
+
+
+@pytest.mark.parametrize("n", [500, COLUMNS * 10])
+def test_what_lies_beyond_the_y_axis_is_marked_at_its_place(n):
+    y = np.sin(np.arange(float(n)))
+    y[n // 4], y[n // 2] = 900.0, -900.0
+    model = ChartModel("grad_norm", [SeriesData("a", "a", np.arange(float(n)), y)])
+    axes, legend = drawn(model)
+    marks = {line.get_marker(): line.get_xdata() for line in axes.lines if line.get_marker() in {"^", "v"}}
+    assert {marker: len(at) for marker, at in marks.items()} == {"^": 1, "v": 1}
+    assert abs(marks["^"][0] - n / 4) <= n / 100
+    assert abs(marks["v"][0] - n / 2) <= n / 100
+    assert "beyond the axis" in legend
+    assert "beyond the axis" not in drawn(model, View(clip=False))[1]

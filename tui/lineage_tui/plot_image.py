@@ -21,7 +21,7 @@ from lineage_tui.plot.model import ChartModel, Floats, SeriesData, View
 from lineage_tui.plot.navigate import bright_series, x_window
 from lineage_tui.plot.numbers import format_x, x_ticks
 from lineage_tui.plot.styles import Bg, Fg, hue
-from lineage_tui.plot.text import plain
+from lineage_tui.plot.text import plain, width
 from lineage_tui.theme import Palette, palette
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ COLUMNS: Final = 2000  # of the fold: more than a printed page resolves
 WIDTH_IN: Final = 8.0
 HEIGHT_IN: Final = 2.5
 DPI: Final = 160
+TITLE_PAD: Final = 13.0  # points from the plot to its title, the words of the session boundaries between them
+FLAG_PT: Final = 6.5
+EM: Final = 0.62  # of the size of a font, the width of a character as far as it matters here
+PLOT_SHARE: Final = 0.9  # of the picture's width
+GAP_SHARE: Final = 0.008  # of the plot's width, between two words
+MOST_CLIPPED: Final = 200  # marks at an edge of the plot
 _MARKERS: Final = {
     "lr_restore": ("v", "learning rate restored"),
     "fp16_skip": ("|", "FP16 step skipped"),
@@ -138,15 +144,19 @@ def _draw(
     axes.minorticks_off()
     axes.grid(visible=True, axis="y", color=_ink(colours, Fg.GUIDE), linewidth=0.5)
     axes.set_axisbelow(True)
-    axes.set_title(plain(model.title), loc="left", fontsize=9, fontweight="bold", color=_ink(colours, Fg.TITLE))
+    pad = TITLE_PAD if any(line.kind == "boundary" for line in model.lines) else None
+    axes.set_title(
+        plain(model.title), loc="left", fontsize=9, fontweight="bold", color=_ink(colours, Fg.TITLE), pad=pad
+    )
     notes = [f"ema {view.smoothing:.5g}"] if view.smoothing > 0 and any(one.smooth for one in bright) else []
-    axes.set_title(" · ".join(notes), loc="right", fontsize=7, color=_ink(colours, Fg.MUTED))
+    axes.set_title(" · ".join(notes), loc="right", fontsize=7, color=_ink(colours, Fg.MUTED), pad=pad)
     axes.set_ylabel(plain(model.y_unit))
     axes.tick_params(axis="x", bottom=False, labelbottom=False)
     _spans(axes, model, colours, legend)
     _lines(axes, model, colours, legend)
     for series in model.shown(view):
         _curve(axes, series, view, edges, colours, legend=legend, memo=memo, is_front=series is front)
+    _clipped(axes, model, view, edges, colours, legend=legend, memo=memo)
     _lane(lane, model, colours, legend)
     ticks = x_ticks((x0, x1), 8, model.x_kind, log=log_x, utc_offset_s=model.utc_offset_s)
     lane.set_xticks(ticks.at, ticks.labels)
@@ -242,20 +252,72 @@ def _lines(axes: Axes, model: ChartModel, colours: Palette, legend: dict[str, Ar
         colour = _ink(colours, LINE_FG[line.kind])
         drawn = axes.axvline(line.x, color=colour, linestyle=pattern, linewidth=0.9, zorder=2.0)
         legend.setdefault(name, drawn)
-        if line.kind == "boundary":
-            axes.annotate(
-                plain(line.label, 40),
-                (line.x, 1.0),
-                xycoords=("data", "axes fraction"),
-                xytext=(2, -2),
-                textcoords="offset points",
-                va="top",
-                fontsize=6.5,
-                color=_ink(colours, VERDICT_FG.get(line.label.partition(" ")[2].partition(" ")[0], Fg.BOUNDARY)),
-                bbox={"facecolor": _hex(colours, colours.background or 0), "edgecolor": "none", "pad": 0.6},
-                annotation_clip=True,
-                zorder=6.0,
+    _flags(axes, model, colours)
+
+
+def _flags(axes: Axes, model: ChartModel, colours: Palette) -> None:
+    """The words of the session boundaries over the plot, where no line and no curve is; the first word if crowded."""
+    low, high = axes.get_xlim()
+    place = axes.transData + axes.transAxes.inverted()
+    inside = [line for line in model.lines if line.kind == "boundary" and low <= line.x <= high]
+    free_from = 0.0
+    for line in sorted(inside, key=lambda one: one.x):
+        at = float(place.transform((line.x, 0.0))[0])
+        label = plain(line.label, 40)
+        for text in (label, label.partition(" ")[0]):
+            length = width(text) * FLAG_PT * EM / 72 / (WIDTH_IN * PLOT_SHARE)
+            start = min(at, 1.0 - length)
+            if start >= free_from:
+                free_from = start + length + GAP_SHARE
+                verdict = line.label.partition(" ")[2].replace("_", " ").partition(" ")[0]
+                axes.annotate(
+                    text,
+                    (start, 1.0),
+                    xycoords="axes fraction",
+                    xytext=(0, 2),
+                    textcoords="offset points",
+                    va="bottom",
+                    fontsize=FLAG_PT,
+                    color=_ink(colours, VERDICT_FG.get(verdict, Fg.BOUNDARY)),
+                    zorder=6.0,
+                )
+                break
+
+
+def _clipped(
+    axes: Axes,
+    model: ChartModel,
+    view: View,
+    edges: Floats,
+    colours: Palette,
+    *,
+    legend: dict[str, Artist],
+    memo: Memo,
+) -> None:
+    """A mark at the edge wherever samples lie beyond the y axis."""
+    low, high = axes.get_ylim()
+    every = COLUMNS // MOST_CLIPPED
+    middles = ((edges[:-1] + edges[1:]) / 2)[every // 2 :: every]
+    above = np.zeros(middles.size, dtype=np.bool_)
+    below = np.zeros(middles.size, dtype=np.bool_)
+    for series in model.shown(view):
+        folded = fold(series.x, series.y, edges, series.breaks, memo.pyramid(series))
+        above |= (folded.hi > high).reshape(middles.size, every).any(axis=1)
+        below |= (folded.lo < low).reshape(middles.size, every).any(axis=1)
+    for found, at, marker in ((above, 1.0, "^"), (below, 0.0, "v")):
+        if found.any():
+            (drawn,) = axes.plot(
+                middles[found],
+                np.full(int(found.sum()), at),
+                transform=axes.get_xaxis_transform(),
+                linestyle="none",
+                marker=marker,
+                markersize=3.5,
+                color=_ink(colours, Fg.WARN),
+                clip_on=False,
+                zorder=5.0,
             )
+            legend.setdefault("beyond the axis", drawn)
 
 
 def _lane(lane: Axes, model: ChartModel, colours: Palette, legend: dict[str, Artist]) -> None:
