@@ -22,7 +22,7 @@ import numpy.typing as npt
 from lineage.errors import FormatError, NotFoundError
 from lineage.layout import RunDir
 from lineage.log.layout import Block, Floats, Ints, Layout, Steps
-from lineage.log.reader import check_line_format, open_log
+from lineage.log.reader import check_line_format, open_log, searched_from
 from lineage.log.scan import MAX_LINE_BYTES, Damage, fault_of, merge_damage
 from lineage_schemas.events import Event, StepEvent, parse_event
 from lineage_schemas.ids import SessionId
@@ -371,7 +371,7 @@ class Columns:
         if size == self._searched:
             return False  # the torn tail is as it was; a shorter file had it cut off, and may go on already
         began = self.offset
-        reader = _Blocks(fd, began, stop, size)
+        reader = _Blocks(fd, began, stop, size, searched_from(fd, began, min(self._searched, size)))
         items: Iterator[Block | int] = iter(reader)
         if min(stop, size) - began > _AHEAD_FROM_BYTES:
             items = _ahead(items)
@@ -495,16 +495,17 @@ class _Blocks:
         position: how far the file was read, a torn tail included.
     """
 
-    def __init__(self, fd: int, offset: int, stop: int, size: int) -> None:
-        self.position = offset
+    def __init__(self, fd: int, offset: int, stop: int, size: int, searched: int) -> None:
+        self.position = searched
+        self._offset = offset
         self._fd = fd
         self._stop = stop
         self._size = size
 
     def __iter__(self) -> Iterator[Block | int]:
-        offset = self.position
+        offset = self._offset
         parts: list[bytes] = []
-        held = 0
+        held = self.position - offset
         while self.position < self._size and offset < self._stop:
             wanted = min(_BLOCK_BYTES, self._size - self.position, max(_LEAST_BYTES, self._stop - self.position))
             chunk = os.pread(self._fd, wanted, self.position)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lineage_schemas.events import Event
 
 _CHUNK_BYTES: Final = 1024 * 1024  # at most MAX_LINE_BYTES: a line within one chunk is never too long
+_PROBE_BYTES: Final = 64 * 1024
 _TOO_LONG: Final = f"the line is longer than {MAX_LINE_BYTES} bytes"
 
 
@@ -208,6 +209,7 @@ def follow(
     fd = -1
     position = start
     seen_size = -1
+    searched = start  # up to where no newline was found
     restart = ""
     try:
         while True:
@@ -223,19 +225,21 @@ def follow(
             size = os.fstat(fd).st_size
             if size < position:
                 restart = "the file was cut below what was read; it is read again from its beginning"
-                position, seen_size = 0, -1
+                position, searched, seen_size = 0, 0, -1
             if size != seen_size or stopping:
                 seen_size = size
-                for batch in _read_batches(fd, position, size, check=check):
+                searched = searched_from(fd, position, min(searched, size))
+                for batch in _read_batches(fd, position, size, check=check, searched=searched):
                     position = batch[-1].end
                     if restart:
                         batch.insert(0, Damage(0, 0, restart, num_lines=0, restart=True))
                         restart = ""
                     yield batch
+                searched = size
             elif _is_other_file(path, fd):
                 # The old file was read to its end above: nothing that was whole in it is missed.
                 os.close(fd)
-                fd, position, seen_size = -1, 0, -1
+                fd, position, searched, seen_size = -1, 0, 0, -1
                 restart = "the file was replaced; it is read again from its beginning"
                 continue
             if stopping:
@@ -244,6 +248,17 @@ def follow(
     finally:
         if fd >= 0:
             os.close(fd)
+
+
+def searched_from(fd: int, start: int, searched: int) -> int:
+    """Where to look on for the end of a line that begins at `start` and has none before `searched`.
+
+    `start` itself unless the line is too long already: then its bytes are of no interest, and whoever appends them for
+    ever makes no reader read them again and again. Nor where a writer has cut the line off meanwhile and gone on.
+    """
+    if searched - start < MAX_LINE_BYTES or b"\n" in os.pread(fd, _PROBE_BYTES, start):
+        return start
+    return searched
 
 
 def _is_other_file(path: Path | str, fd: int) -> bool:
@@ -256,12 +271,14 @@ def _is_other_file(path: Path | str, fd: int) -> bool:
     return (named.st_dev, named.st_ino) != (mine.st_dev, mine.st_ino)
 
 
-def _read_batches(fd: int, start: int, stop: int | None, *, check: bool) -> Iterator[list[Line | Damage]]:
+def _read_batches(
+    fd: int, start: int, stop: int | None, *, check: bool, searched: int = 0
+) -> Iterator[list[Line | Damage]]:
     """Non-empty lists of lines, one for each chunk read, from a line's beginning to the last newline before `stop`."""
     offset = start  # of the line being collected
-    position = start  # of the next read
+    position = max(start, searched)  # of the next read
     parts: list[bytes] = []
-    held = 0
+    held = position - start
     while True:
         wanted = _CHUNK_BYTES if stop is None else min(_CHUNK_BYTES, stop - position)
         chunk = os.pread(fd, wanted, position) if wanted > 0 else b""
