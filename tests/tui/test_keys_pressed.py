@@ -429,6 +429,34 @@ def test_the_palette_runs_an_action_of_the_table(drive, run_dir, runs_dir, wait)
     drive(script, run_dir, runs_dir)
 
 
+def test_the_palette_finds_the_actions_of_other_screens_and_goes_there(drive, run_dir, runs_dir, wait) -> None:
+    async def script(app, pilot):
+        await pilot.press("8")
+        await wait(app, pilot, lambda: getattr(app.screen, "place", "") == "explain")
+        await pilot.press("colon")
+        await pilot.pause(0.2)
+        await pilot.press(*"curves: log y")
+        await pilot.pause(0.6)
+        await pilot.press("enter")
+        await wait(
+            app, pilot, lambda: getattr(app.screen, "place", "") == "run" and app.screen.looking.log_y == {"loss"}
+        )
+
+    drive(script, run_dir, runs_dir)
+
+
+def test_the_palette_offers_every_action_once_with_its_own_key() -> None:
+    from lineage_tui import keys
+
+    for screen in keys.SCOPES:
+        found = [(place, bound.action) for place, bound, _ in keys.offered(screen)]
+        assert len(found) == len(set(found))
+        scopes = {entry.scope for _, _, entry in keys.offered(screen)}
+        assert scopes >= {"curves", "app", "runs", "sessions", "checkpoints", "tree", "events"}
+    shown = {bound.command: keys.key_sign(bound.key) for _, bound, _ in keys.offered("run")}
+    assert shown["Cursor one sample back"] == ","
+
+
 def test_a_range_has_statistics_of_just_its_samples(drive, run_dir, runs_dir, wait, text_of) -> None:
     import lineage
 

@@ -457,20 +457,22 @@ class LineageApp(App[int]):
         self.theme = "lineage-light" if self.current_theme.dark else "lineage-dark"
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Every action of the key table that holds on this screen, for the palette."""
+        """Every action of the key table, for the palette: those of this screen, then the others under their names."""
         place = screen.place if isinstance(screen, LineageScreen) else "page"
-        seen: set[str] = set()
-        for entry in keys.entries(place):
-            for bound in entry.bound:
-                if bound.command is None or bound.action in seen:
-                    continue
-                seen.add(bound.action)
-                yield SystemCommand(
-                    bound.command, f"{entry.shown}  {entry.help}", partial(self._run_command, screen, bound.action)
-                )
+        labels = {name: label for _, name, label in keys.SCREENS}
+        for where, bound, entry in keys.offered(place):
+            title = bound.command if where == place else f"{labels[where]}: {bound.command}"
+            text = f"{keys.key_sign(bound.key)}  {entry.help}"
+            yield SystemCommand(str(title), text, partial(self._run_command, screen, where, bound.action))
 
-    async def _run_command(self, screen: Screen[Any], action: str) -> None:
-        await self.run_action(action, screen)
+    async def _run_command(self, screen: Screen[Any], place: str, action: str) -> None:
+        if place in ("page", screen.place if isinstance(screen, LineageScreen) else "page"):
+            await self.run_action(action, screen)
+            return
+        self.action_show(place)
+        made = self._made.get(place)
+        if made is not None and self.screen is made:
+            await self.run_action(action, made)
 
     # -- crashes ---------------------------------------------------------------------------------------------------
     def _fatal_error(self) -> None:

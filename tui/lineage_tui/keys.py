@@ -310,6 +310,34 @@ def scoped(screen: str) -> list[tuple[str, list[Entry]]]:
     return [(SCOPE_TITLES[scope], [entry for entry in TABLE if entry.scope == scope]) for scope in SCOPES[screen]]
 
 
+_KEY_SIGNS: Final[dict[str, str]] = {
+    "left": "←", "right": "→", "up": "↑", "down": "↓", "comma": ",", "full_stop": ".", "plus": "+", "minus": "-",
+    "equals_sign": "=", "question_mark": "?", "exclamation_mark": "!", "colon": ":", "slash": "/", "escape": "esc",
+    "left_square_bracket": "[", "right_square_bracket": "]", "left_curly_bracket": "{", "right_curly_bracket": "}",
+}  # fmt: skip
+
+
+def key_sign(key: str) -> str:
+    """One key as a person reads it: `comma` is `,`."""
+    return _KEY_SIGNS.get(key, key)
+
+
+def offered(screen: str) -> Iterator[tuple[str, Bound, Entry]]:
+    """Every action a palette can run: (screen, key, entry), those of this screen first, each action once."""
+    seen: set[tuple[str, str]] = set()
+    for place in (screen, *(name for name in SCOPES if name not in (screen, "page"))):
+        for scope in SCOPES[place]:
+            if scope == "list" and place != screen:
+                continue  # moving about in a list that is not seen
+            for entry in (entry for entry in TABLE if entry.scope == scope):
+                for bound in entry.bound:
+                    here = "" if scope == "app" else place
+                    if bound.command is None or (here, bound.action) in seen:
+                        continue
+                    seen.add((here, bound.action))
+                    yield place, bound, entry
+
+
 def bindings(screen: str) -> list[Binding]:
     """The Textual bindings of a screen; nearer scopes win over farther ones."""
     from textual.binding import Binding
