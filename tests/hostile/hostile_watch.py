@@ -52,6 +52,8 @@ class Outcome:
         if "defect of Lineage" in self.err or "internal error" in self.err:
             found.append("a defect: " + self.err[-400:])
         for name, text in (("stdout", self.out), ("stderr", self.err)):
+            if name == "stdout" and "parquet" in self.argv and text[:4] == text[-4:] == "PAR1":
+                continue  # a whole file, into a pipe; a terminal is refused it
             raw = sorted({char for char in text if is_raw(char)})
             if raw:
                 found.append(f"raw {[f'U+{ord(char):04X}' for char in raw]} on {name}")
