@@ -294,7 +294,8 @@ TABLE: Final[tuple[Entry, ...]] = (
     _entry("app", "t", "theme", "dark or light", Bound("t", "app.light", "Dark or light theme")),
     _entry("app", ":", "palette", "every action by name (also ctrl+p)",
            Bound("colon", "app.command_palette"), Bound("ctrl+p", "app.command_palette"), footer=31),
-    _entry("app", "?", "help", "this page", Bound("question_mark", "app.help", "Help"), footer=-2),
+    _entry("app", "?", "help", "the keys of the screen, and what the marks mean",
+           Bound("question_mark", "app.help", "Help"), footer=-2),
     _entry("app", "q", "quit", "leave", Bound("q", "app.quit", "Quit"), footer=-1),
 )  # fmt: skip
 

@@ -309,10 +309,17 @@ class Story(Static):
     def __init__(self, *, ascii_only: bool = False) -> None:
         super().__init__(id="story")
         self._ascii = ascii_only
+        self._again: Callable[[], None] | None = None
         self._shown: tuple[object, ...] = ()
+
+    def on_resize(self) -> None:
+        """More or fewer lines: list them again."""
+        if self._again is not None:
+            self._again()
 
     def show(self, events: Sequence[Event], at_cursor: Sequence[Event], step: int | None) -> None:
         """List as many events as there are lines, those nearest to `step` in the middle."""
+        self._again = partial(self.show, events, at_cursor, step)
         width, height = max(self.size.width - 1, 1), self.size.height
         told = _told(events).events
         if step is None:
