@@ -286,7 +286,10 @@ class LogWriter:
         self.num_lost += 1
         if not self._closed_told:
             self._closed_told = True
-            self._notices.append(f"{self.path} was closed; events logged after that are lost")
+            self._notices.append(
+                f"{self.path} is closed: what is logged after finish(), or after a signal ended the loop, is lost; "
+                "lineage.init begins the next session"
+            )
         return _HANDLED
 
     def _flush(self) -> bool:

@@ -198,7 +198,6 @@ class Keeper:
             NotFoundError: the run was to be gone on with and never had a checkpoint.
         """
         target, facts = self._target, self._recorder.facts
-        self._recorder.check_ours("restore()")
         if target.run_dir is None and target.checkpoint is None:
             return None
         started = time.perf_counter()
@@ -361,7 +360,6 @@ class Keeper:
         world = self._recorder.facts.world
         if world > 1:
             raise several_ranks(world)
-        self._recorder.check_ours(what)
         registry = self._opened()
         if not registry.components or self._store is None or self._saver is None:
             raise UsageError(

@@ -65,7 +65,7 @@ class Recorder:
         self._told_run_json = False
         self._source: Source | None = None
         self._started_in = Path.cwd()  # a script may go elsewhere before its first step
-        self._closed = False
+        self._closed = ""  # by what, in words
         self.append: Callable[[Mapping[str, Any]], None] = self._not_begun
 
     @property
@@ -81,9 +81,9 @@ class Recorder:
         """
         if self._closed:
             raise UsageError(
-                f"{what} after finish()",
+                f"{what} after {self._closed}",
                 f"run {self.run_id}",
-                "a process works on a run once; lineage.init goes on with it",
+                "call it before the session ends (run.ended tells), or begin the next with lineage.init",
             )
         if not self.is_ours:
             raise UsageError(
@@ -208,6 +208,8 @@ class Recorder:
         """Write the last line and the last record, make both durable, and let go of the run."""
         if self._log is not None:
             self.event("session_end", step=step, status=status, reason=reason)
+        if status != "completed":
+            self._closed = f"the session ended as {status}"
         self._tolerantly(lambda: self.store.end_session(status, reason, last_step=step))
         self.close()
 
@@ -224,7 +226,7 @@ class Recorder:
 
     def close(self) -> None:
         """Close log and lock; a session that did not end counts as killed from now on."""
-        self._closed = True
+        self._closed = self._closed or "finish()"
         if self._log is not None:
             self._log.close()
         self.store.close()

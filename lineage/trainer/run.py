@@ -180,6 +180,7 @@ class Run:
         Raises:
             CheckpointError: refused, with every finding at once; or candidates exist and none is usable.
         """
+        self._recorder.check_ours("restore()")
         if self._recorder.begun:
             raise UsageError(
                 "restore() came after the session had begun",
@@ -239,6 +240,7 @@ class Run:
             UndeclaredStateError: something reachable from the tracked objects is stateful and was never declared.
             CheckpointError: the state is not at a completed step, or an earlier background save failed.
         """
+        self._recorder.check_ours("checkpoint()")
         self._begin()
         step = self._completed_step()
         from lineage.checkpoint.background import PendingSave
@@ -261,6 +263,7 @@ class Run:
         Raises:
             UsageError: the name is malformed or taken, or no module is tracked.
         """
+        self._recorder.check_ours("export()")
         self._begin()
         step = self._completed_step()
         with self.phase("export"), self._disk_may_fail(step):
@@ -416,8 +419,9 @@ class Run:
         if loss is not None and loss - loss != 0.0:
             self._note_nonfinite(number, loss)
         if self._proof is not None:
-            self._proof.watch(event, self._optimizers.taken_with if self._attempted else None)
-            if self._proof.is_done:
+            if self._recorder.is_ours:
+                self._proof.watch(event, self._optimizers.taken_with if self._attempted else None)
+            if self._proof.is_done or not self._recorder.is_ours:
                 self._proof = None
         if time.monotonic() >= self._system_due:
             self._log_system()
@@ -498,7 +502,7 @@ class Run:
     def _begin(self, start: Start | None = None) -> None:
         if self._recorder.begun:
             return
-        self._recorder.check_ours("a first event")
+        self._recorder.check_ours("a call")
         if start is None:
             start = Start(kind="fresh", step=self.step)
         self._recorder.begin(start, self._keeper.runtime(), parent=self._keeper.parent)
@@ -676,7 +680,7 @@ class Run:
     def _leave(self) -> None:
         name = self._preemption.signal_name or "a signal"
         saved: object = None
-        if self._keeper.can_save():
+        if self._recorder.is_ours and self._keeper.can_save():
             self._settle(wait=True)
             saved = self._keeper.last_saved_at(self.step) or self.checkpoint(background=False)
         reason = f"{name}; checkpointed after step {self.step}" if saved else f"{name}; no checkpoint was made"

@@ -1,6 +1,7 @@
 """What training code hands over by mistake, or from where it should not: no line is spoilt, no training ends of it."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -123,8 +124,22 @@ def test_what_comes_after_finish_says_so(tmp_path) -> None:
     other.finish()
     other.finish()
     for late in (lambda: other.track(model=object()), other.checkpoint, other.restore, lambda: other.export("x")):
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match=r"after finish\(\)"):
             late()
+
+
+def test_logging_after_finish_is_told_once_with_what_to_do_and_never_raises(tmp_path, capsys) -> None:
+    run = lineage.init(tmp_path, name="a", recipe={}, resume="never")
+    run.log(loss=1.0)
+    run.finish()
+    for _ in range(3):
+        run.log(loss=2.0)
+        run.log_eval(loss=2.0)
+        run.note("late")
+    told = capsys.readouterr().err
+    assert told.count("after finish()") == told.count("\n") == 1
+    assert "lineage.init" in told
+    assert of(run).series("loss").value.tolist() == [1.0]
 
 
 def test_a_script_may_change_its_folder_after_init(tmp_path, monkeypatch) -> None:
@@ -163,6 +178,69 @@ FORKED = """
     run.finish()
     sys.exit(os.waitstatus_to_exitcode(status))
 """
+
+
+def test_what_comes_after_a_preempted_loop_is_told_that_the_session_ended_so(tmp_path) -> None:
+    torch = pytest.importorskip("torch")
+    run = lineage.init(tmp_path, name="a", recipe={}, resume="never")
+    run.track(model=torch.nn.Linear(2, 2))
+    run.absent("optimizer", "none here")
+    run.restore()
+    for _ in run.steps(5):
+        run.log(loss=1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert run.ended == "preempted"
+    for late in (run.checkpoint, lambda: run.export("final")):
+        with pytest.raises(UsageError, match=r"after the session ended as preempted.*run\.ended"):
+            late()
+    assert not (run.path / "exports").exists()
+    assert of(run).state == "preempted"
+
+
+RESUMED = """
+    import os, sys
+    import torch
+    import lineage
+
+    def begun(resume):
+        torch.manual_seed(0)
+        run = lineage.init(sys.argv[1], name="a", recipe={}, resume=resume, continuation="stop")
+        model = torch.nn.Linear(2, 2)
+        run.track(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
+        run.absent("loader", "no data")
+        run.restore()
+        return run
+
+    run = begun("never")
+    for step in range(6):
+        run.log(loss=1.0)
+        if step == 2:
+            run.checkpoint()
+    run.end_on_exception(KeyboardInterrupt())
+    run = begun("auto")
+    if os.fork() == 0:
+        for _ in range(6):
+            run.log(loss=2.0)
+        list(run.steps(20))
+        sys.exit(0)
+    _, status = os.wait()
+    for _ in range(6):
+        run.log(loss=1.0)
+    run.finish()
+    run.log(loss=2.0)
+    sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_child_that_logs_has_no_part_in_the_proof_of_a_resume(tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(RESUMED))
+    ran = subprocess.run([sys.executable, str(script), str(tmp_path / "runs")], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "LockedError" not in ran.stderr
+    assert "diverged" not in ran.stderr
+    record = lineage.read(next((tmp_path / "runs").glob("*-a"))).record
+    assert record.sessions[-1].continuation.verdict == "exact"
 
 
 @pytest.mark.parametrize(
