@@ -19,7 +19,7 @@ from lineage.log.reader import open_log
 from lineage.runs.lock import LockOwner, probe
 from lineage.runs.state import State, run_state, session_state, stall_after_s
 from lineage.runs.store import read_tail
-from lineage_schemas.ids import SessionId
+from lineage_schemas.ids import MAX_STEP, SessionId
 from lineage_schemas.run import Run, SessionStatus
 
 _FIRST_LOOK: Final = 16 << 10
@@ -171,8 +171,8 @@ def _scan_end(data: bytes) -> LogEnd:
             ended = _ENDS.get(str(fields.get("status"))) if kind == "session_end" else None
         if kind != "step":
             continue
-        if last_step is None and type(fields.get("step")) is int:
-            last_step = fields["step"]
+        if last_step is None and type(step := fields.get("step")) is int and 0 < step <= MAX_STEP:
+            last_step = step  # beyond it the line is damage
         if isinstance(fields.get("duration_s"), int | float) and len(durations) < 100:
             durations.append(float(fields["duration_s"]))
         loss = _loss_of(fields)

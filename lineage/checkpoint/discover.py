@@ -248,13 +248,24 @@ def read_candidate(folder: Path, *, moved: bool = False) -> Candidate:
             "the checkpoint is a symbolic link, not a folder of the run's own", str(folder), kind="link"
         )
     manifest, sha256 = read_manifest(folder)
-    parsed = parse_generation_name(manifest.name)
     if manifest.kind != "training":
         raise WeightsOnlyError(
             f"{folder.name} is a weights-only export: it has no optimizer, no data position and no random state",
             str(folder),
             "load it with the safetensors library, or resume from a generation in checkpoints/",
         )
+    step, ordinal = check_name(folder, manifest, moved=moved)
+    check_files(folder, manifest)
+    return Candidate(manifest.name, folder, step, ordinal, manifest, sha256)
+
+
+def check_name(folder: Path, manifest: schema.Manifest, *, moved: bool = False) -> tuple[int, int]:
+    """Step and session ordinal of a training generation, on which folder, manifest and name agree.
+
+    Raises:
+        ManifestMismatchError: they do not; `moved` as for `read_candidate`.
+    """
+    parsed = parse_generation_name(manifest.name)
     if parsed is None:
         raise ManifestMismatchError(f"the manifest's name {manifest.name!r} is no generation's", str(folder))
     if manifest.name != folder.name and not moved:
@@ -265,8 +276,7 @@ def read_candidate(folder: Path, *, moved: bool = False) -> Candidate:
         raise ManifestMismatchError(
             f"the name says step {parsed[0]}, the position {manifest.position.step}", str(folder), kind="manifest"
         )
-    check_files(folder, manifest)
-    return Candidate(manifest.name, folder, parsed[0], parsed[1], manifest, sha256)
+    return parsed
 
 
 def read_manifest(folder: Path) -> tuple[schema.Manifest, str]:
@@ -298,8 +308,9 @@ def read_manifest(folder: Path) -> tuple[schema.Manifest, str]:
         if newer:
             raise NewerFormatError(newer, str(path), "install a newer lineage-tracker to use it") from error
         first = error.errors(include_url=False, include_input=False)[0]
+        place = f" at {'.'.join(map(str, first['loc']))}" if first["loc"] else ""
         raise ManifestMismatchError(
-            f"the manifest is malformed at {'.'.join(map(str, first['loc']))}: {first['msg']}",
+            f"the manifest is malformed{place}: {first['msg']}",
             str(path),
             kind="manifest",
         ) from error

@@ -68,6 +68,8 @@ def _read(folder: Path, standing: ledger.Standing, held: Mapping[str, str]) -> G
     manifest, problem = None, None
     try:
         manifest, _ = discover.read_manifest(folder)
+        if manifest.kind == "training":
+            discover.check_name(folder, manifest)
         discover.check_files(folder, manifest)
     except FormatError as error:
         problem = error.what

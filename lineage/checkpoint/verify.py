@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from lineage.checkpoint import discover, ledger, tensorfile
 from lineage.checkpoint.errors import ArtifactError
@@ -17,6 +18,8 @@ from lineage.layout import RunDir
 from lineage.runs.lock import probe
 from lineage_schemas import checkpoint as schema
 from lineage_schemas.ids import parse_generation_name
+
+_NOTED_ALONE: Final = 5
 
 Progress = Callable[[str, int, int], None]
 """`(path, bytes hashed just now, bytes of all generations to hash)`."""
@@ -120,8 +123,8 @@ def verify_run(
             step = (parse_generation_name(name) or (None, 0))[0]
             fault = Fault("missing", name, "the folder is gone, and Lineage did not delete it")
             report.generations.append(GenerationReport(name, step, [fault]))
-        report.notes += [f"{name}: a save that never finished (no COMMIT); it is never restored" for name in incomplete]
-        report.notes += [f"{name}: not a generation, left alone" for name in unknown]
+        report.notes += _each_or_merged(incomplete, "a save that never finished (no COMMIT); it is never restored")
+        report.notes += _each_or_merged(unknown, "not a generation, left alone")
     for stale in _verify_active(layout, folders, report.generations):
         if _is_being_written(layout):
             # Between a commit and the new ACTIVE, or a prune and the look at it, a live writer has a moment's work.
@@ -150,6 +153,13 @@ def _folders(layout: RunDir, standings: dict[str, ledger.Standing]) -> tuple[lis
             (committed if claimed else incomplete).append(entry.name)
     committed.sort(key=_order, reverse=True)
     return committed, incomplete, unknown
+
+
+def _each_or_merged(names: list[str], text: str) -> list[str]:
+    """A note for each name, or where they are many one for all: a folder may hold any number of them."""
+    if len(names) <= _NOTED_ALONE:
+        return [f"{name}: {text}" for name in names]
+    return [f"{names[0]} and {len(names) - 1:,} more, {names[-1]} the last: each {text}"]
 
 
 def _is_being_written(layout: RunDir) -> bool:

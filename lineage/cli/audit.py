@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from lineage.cli.command import Command
-from lineage.cli.diagnostics import ExitCode, note
+from lineage.cli.diagnostics import ExitCode, note, tell_damage
 from lineage.cli.output import Output
 from lineage.cli.refs import find
 
@@ -23,7 +23,7 @@ class AuditCommand(Command):
     norm. The verdict is exact, within_tolerance (declared before the session), diverged (with the first step and field
     that differ) or unproven (and why). Restarts that restored no checkpoint are compared all the same.
 
-    The exit code is 1 when any session diverged.
+    The exit code is 1 when any session diverged, and when record or log are damaged: what could be read is compared.
     """
 
     name = "audit"
@@ -64,9 +64,8 @@ class AuditCommand(Command):
         if not rows:
             who = f"session {target.session.ordinal} is no resume" if target.session else "no session is a resume"
             note(f"{who}: there is nothing to audit")
-        if view.damage:
-            note(f"the log is damaged in {len(view.damage)} places; what could be read was compared")
-        return ExitCode.FAILED if any(row.verdict == "diverged" for row in rows) else ExitCode.OK
+        code = tell_damage(view.damage, "what could be read was compared")
+        return ExitCode.FAILED if any(row.verdict == "diverged" for row in rows) else code
 
 
 def _lines(row: ResumeAudit) -> Iterator[str]:

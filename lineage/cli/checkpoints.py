@@ -29,6 +29,9 @@ class CheckpointsCommand(Command):
     `pin` and `unpin` take generations by name, a part of it, a step, or `newest`; a pinned one outlives every prune.
     `prune` keeps the newest two, the newest verified, the newest that was restored, the pinned, the one ACTIVE points
     at, and with --every those at every Nth step. It deletes only with --force; without, it says what it would do.
+
+    The list says damaged where manifest, name and sizes do not fit together, and the exit code is then 1; whether every
+    byte is right is for `lineage verify` to say.
     """
 
     name = "checkpoints"
@@ -70,7 +73,7 @@ class CheckpointsCommand(Command):
         for generation in generations:
             if generation.problem is not None and not args.json:
                 note(f"damaged: {generation.name}: {generation.problem}")
-        return ExitCode.OK
+        return ExitCode.FAILED if any(g.problem is not None for g in generations) else ExitCode.OK
 
 
 def _words(args: argparse.Namespace) -> tuple[str, str | None, list[str]]:

@@ -8,7 +8,10 @@ import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TextIO
+
+    from lineage.log.scan import Damage
 
 
 class ExitCode(enum.IntEnum):
@@ -46,6 +49,18 @@ def note(text: str, stream: TextIO | None = None) -> None:
     from lineage.cli.output import clean
 
     _write(clean(text), stream)
+
+
+def tell_damage(damage: Sequence[Damage], rest: str) -> ExitCode:
+    """Say what of a run could not be read and what became of the `rest`; FAILED when there was anything."""
+    places = [found for found in damage if found.size_bytes]
+    for found in damage:
+        if not found.size_bytes:  # of a whole file
+            note(found.reason)
+    if places:
+        where = f"in {len(places):,} places, first at" if len(places) > 1 else "at"
+        note(f"the log is damaged {where} {places[0]}; {rest}")
+    return ExitCode.FAILED if damage else ExitCode.OK
 
 
 def report(error: BaseException, *, debug: bool = False, stream: TextIO | None = None) -> ExitCode:

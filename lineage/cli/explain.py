@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from lineage.cli.command import Command
-from lineage.cli.diagnostics import ExitCode, note
+from lineage.cli.diagnostics import ExitCode, note, tell_damage
 from lineage.cli.output import Output
 from lineage.cli.refs import find
 from lineage.errors import NotFoundError, UsageError
@@ -24,7 +24,7 @@ class ExplainCommand(Command):
     change, that is said.
 
     Changes of the loss and of the throughput are found by robust statistics (docs/continuation.md), over the steps
-    that count; what was superseded is left out.
+    that count; what was superseded is left out. The exit code is 1 when record or log are damaged.
     """
 
     name = "explain"
@@ -73,9 +73,7 @@ class ExplainCommand(Command):
                 output.line(line)
         if not changes:
             note("no abrupt change of loss or throughput; --step N tells what happened around a step")
-        if view.damage:
-            note(f"the log is damaged in {len(view.damage)} places; what could be read was used")
-        return ExitCode.OK
+        return tell_damage(view.damage, "what could be read was used")
 
 
 def _within(change: Change, segment: Segment | None) -> bool:

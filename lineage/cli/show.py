@@ -13,7 +13,7 @@ from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Output
 from lineage.cli.refs import Target, find
-from lineage.cli.words import moment, number, size
+from lineage.cli.words import NEVER, moment, number, size
 from lineage.glance import glance, session_glances
 from lineage.runs.state import State
 from lineage_schemas.ids import SessionId
@@ -94,6 +94,7 @@ def _document(target: Target, glances: _Glances) -> dict[str, Any]:
     return (
         {"id": record.id, "name": record.name, "state": glance(target.dir, record).state, "parent": None}
         | wire
+        | ({"created_at": None} if record.created_at == NEVER else {})
         | {"path": target.dir.path, "sessions": sessions}
     )
 

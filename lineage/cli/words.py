@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+NEVER: Final = datetime.fromtimestamp(0, UTC)
+"""Stands in a record that was put together from a log for a time that the log does not tell."""
+
 _STYLES: Final = {
     "running": "green",
     "stalled": "yellow",
@@ -47,9 +50,11 @@ def size(num_bytes: int) -> str:
 
 
 def moment(at: datetime | float) -> str:
-    """A time in UTC: `2026-11-29 13:40:12Z`."""
+    """A time in UTC: `2026-11-29 13:40:12Z`; `unknown` for `NEVER`, the number for one beyond the calendar."""
     try:
         at = datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) else at.astimezone(UTC)
     except (ValueError, OverflowError, OSError):
         return str(at)
-    return f"{at:%Y-%m-%d %H:%M:%S}Z"
+    if at == NEVER:
+        return "unknown"
+    return at.replace(tzinfo=None).isoformat(" ", "seconds") + "Z"  # strftime writes the year 1 as `1`

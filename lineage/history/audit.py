@@ -498,7 +498,8 @@ class _Auditor:
                     update=changes if rates.certain else {"reason": f"{found.reason}; {rates.said}"}
                 )
             elif recorded is not None and recorded.compared_steps > found.compared_steps:
-                told = f"as the session recorded it, from lines no longer in the log: {recorded.reason}"
+                told = "as the session recorded it, from lines no longer in the log"
+                told += f": {recorded.reason}" if recorded.reason else ""
                 found = recorded.model_copy(update={"reason": told})
         return ResumeAudit(
             session=segment.session,

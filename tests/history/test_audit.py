@@ -240,7 +240,11 @@ def test_a_recorded_verdict_stands_where_the_lines_are_gone() -> None:
     run = run_of(session(1, last_step=437), session(2, resumed(400, 1), continuation=recorded))
     (row,) = rows(run, {2: right(401, 500)})
     assert (row.verdict, row.compared_steps) == ("exact", 37)
-    assert "no longer in the log" in row.reason
+    assert row.reason == "as the session recorded it, from lines no longer in the log: 37 steps"
+    silent = recorded.model_copy(update={"reason": ""})
+    run = run_of(session(1, last_step=437), session(2, resumed(400, 1), continuation=silent))
+    (row,) = rows(run, {2: right(401, 500)})
+    assert row.reason == "as the session recorded it, from lines no longer in the log"
 
 
 # -- what the manifests expect ---------------------------------------------------------------------------------------
