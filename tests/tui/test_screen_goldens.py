@@ -6,12 +6,14 @@ screens. Run with LINEAGE_WRITE_GOLDENS=1 to write them anew; look at the differ
 
 from __future__ import annotations
 
+import difflib
 import os
 import shutil
 import time
 from pathlib import Path
 
 import pytest
+from textual.app import App
 
 GOLDENS = Path(__file__).with_name("goldens") / "screens"
 NOW = 1_764_500_000.0
@@ -59,7 +61,8 @@ def shown(drive, tmp_path, monkeypatch, wait):
         monkeypatch.setattr("textual.app.constants.COLOR_SYSTEM", depth)
         if theme == "none":
             monkeypatch.setenv("NO_COLOR", "1")
-            monkeypatch.setattr("textual.constants.DEFAULT_THEME", "ansi-dark")
+            # What TEXTUAL_THEME does before Textual is imported (`lineage_tui.command` sets it).
+            monkeypatch.setattr(vars(App)["theme"], "_default", "ansi-dark")
         kind, keys = SCREENS[screen]
         rows: list[list[tuple[str, object]]] = []
 
@@ -117,14 +120,28 @@ def _meaning(style: object) -> str:
     return " ".join((f"{fg} on {bg}", *extra))
 
 
+def faint_words(rows: list[list[tuple[str, object]]]) -> dict[str, str]:
+    """Texts whose letters and digits have less contrast than 4.5:1 with what they stand on."""
+    from lineage_tui.theme import contrast
+
+    faint = {}
+    for text, style in (part for row in rows for part in row):
+        if style is None or not any(letter.isalnum() for letter in text):
+            continue
+        fg, bg = (colour.get_truecolor() for colour in (style.color, style.bgcolor))  # type: ignore[attr-defined]
+        if (found := contrast(tuple(fg), tuple(bg))) < 4.5:
+            faint[text.strip()] = f"{fg.hex} on {bg.hex}, {found:.2f}"
+    return faint
+
+
 def keep_or_compare(name: str, found: str) -> None:
     path = GOLDENS / f"{name}.txt"
     if os.environ.get("LINEAGE_WRITE_GOLDENS"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(found, encoding="utf-8")
-    assert found.splitlines() == path.read_text(encoding="utf-8").splitlines(), (
-        f"{path.name} differs; LINEAGE_WRITE_GOLDENS=1 writes it anew"
-    )
+    kept = path.read_text(encoding="utf-8").splitlines()
+    differs = "\n".join(difflib.unified_diff(kept, found.splitlines(), "kept", "found", n=1, lineterm=""))
+    assert not differs, f"{path.name} differs; LINEAGE_WRITE_GOLDENS=1 writes it anew\n{differs}"
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -137,3 +154,17 @@ def test_a_screen_is_the_one_that_was_looked_at(shown, screen, size) -> None:
 @pytest.mark.parametrize("screen", ["runs", "run", "diff"])
 def test_a_screen_has_the_colours_that_were_looked_at(shown, screen, theme) -> None:
     keep_or_compare(f"{screen}-80x24-{theme}", colours_of_rows(shown(screen, (80, 24), theme)))
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("screen", ["runs", "run", "sessions", "checkpoints", "lineage", "events", "explain"])
+def test_every_word_on_a_screen_can_be_read(shown, screen, theme) -> None:
+    assert faint_words(shown(screen, (120, 40), theme)) == {}
+
+
+@pytest.mark.parametrize("screen", ["runs", "run", "diff", "events"])
+def test_without_colours_no_cell_has_one(shown, screen) -> None:
+    styles = [style for row in shown(screen, (80, 24), "none") for _, style in row if style is not None]
+    inks = {ink.name for style in styles for ink in (style.color, style.bgcolor) if ink is not None}
+    assert inks <= {"default"}
+    assert any(style.reverse for style in styles) or screen == "run"  # the cursor is seen all the same

@@ -41,57 +41,12 @@ from lineage_tui.screens.help import HelpPage
 from lineage_tui.screens.problems import ProblemsPage
 from lineage_tui.settings import Choice, Settings
 from lineage_tui.terminal import Background, Glyphs
-from lineage_tui.theme import depth_of, textual_theme
+from lineage_tui.theme import depth_of, textual_theme, tones
 
 if TYPE_CHECKING:
     from textual.driver import Driver
 
     from lineage.view import RunView
-
-TONES: Final[dict[str, dict[str, str]]] = {
-    # Exact xterm cube and grey indices, so that 256 colours show the very same; at least 4.5:1 on the background.
-    "dark": {
-        "tone-dim": "#949494",
-        "tone-good": "#5fd787",
-        "tone-warn": "#ffaf00",
-        "tone-bad": "#ff5f5f",
-        "tone-info": "#87afd7",
-        "tone-accent": "#ffaf00",
-        "bar": "#303030",
-        "bar-text": "#d0d0d0",
-        "row": "#303030",
-        "edge": "#585858",
-        "raised": "#1c1c1c",
-    },
-    "light": {
-        "tone-dim": "#626262",
-        "tone-good": "#005f00",
-        "tone-warn": "#875f00",
-        "tone-bad": "#af0000",
-        "tone-info": "#005faf",
-        "tone-accent": "#875f00",
-        "bar": "#dadada",
-        "bar-text": "#262626",
-        "row": "#dadada",
-        "edge": "#a8a8a8",
-        "raised": "#f7f7f7",
-    },
-    "ansi": {
-        "tone-dim": "ansi_default",
-        "tone-good": "ansi_green",
-        "tone-warn": "ansi_yellow",
-        "tone-bad": "ansi_red",
-        "tone-info": "ansi_cyan",
-        "tone-accent": "ansi_default",
-        "bar": "ansi_default",
-        "bar-text": "ansi_default",
-        "row": "ansi_default",
-        "edge": "ansi_default",
-        "raised": "ansi_default",
-    },
-}
-"""Colours of words and bars, beside those of the Textual theme."""
-
 
 MAX_OPEN: Final = 32
 """Runs looked at together; each has a thread that reads it."""
@@ -178,7 +133,7 @@ class LineageApp(App[int]):
     # -- themes ----------------------------------------------------------------------------------------------------
     def get_theme_variable_defaults(self) -> dict[str, str]:
         theme = self.current_theme
-        return TONES["ansi" if theme.ansi else "dark" if theme.dark else "light"]
+        return tones("ansi" if theme.ansi else "dark" if theme.dark else "light")
 
     @property
     def ascii_only(self) -> bool:

@@ -163,12 +163,12 @@ def _backgrounds(inks: _BgInks, hues: _Hues) -> tuple[Paint, ...]:
 
 _XTERM_FG: Final[dict[bool, _FgInks]] = {
     True: {
-        Fg.TEXT: 252, Fg.TITLE: 255, Fg.MUTED: 246, Fg.AXIS: 240, Fg.GUIDE: 237, Fg.BOUNDARY: 250, Fg.DEATH: 203,
+        Fg.TEXT: 252, Fg.TITLE: 255, Fg.MUTED: 246, Fg.AXIS: 243, Fg.GUIDE: 237, Fg.BOUNDARY: 250, Fg.DEATH: 203,
         Fg.GAP: 246, Fg.CURSOR: 231, Fg.GOOD: 78, Fg.WARN: 214, Fg.BAD: 203, Fg.LR_RESTORE: 214, Fg.FP16_SKIP: 203,
         Fg.NONFINITE: 203, Fg.ALERT: 214, Fg.CHECKPOINT: 110, Fg.NOTE: 252, Fg.SHADE: 240,
     },
     False: {
-        Fg.TEXT: 235, Fg.TITLE: 16, Fg.MUTED: 241, Fg.AXIS: 248, Fg.GUIDE: 253, Fg.BOUNDARY: 238, Fg.DEATH: 160,
+        Fg.TEXT: 235, Fg.TITLE: 16, Fg.MUTED: 241, Fg.AXIS: 244, Fg.GUIDE: 253, Fg.BOUNDARY: 238, Fg.DEATH: 160,
         Fg.GAP: 241, Fg.CURSOR: 16, Fg.GOOD: 22, Fg.WARN: 94, Fg.BAD: 160, Fg.LR_RESTORE: 94, Fg.FP16_SKIP: 160,
         Fg.NONFINITE: 160, Fg.ALERT: 94, Fg.CHECKPOINT: 25, Fg.NOTE: 235, Fg.SHADE: 248,
     },
@@ -324,6 +324,32 @@ def textual_theme(depth: Depth, *, dark: bool = True) -> Theme:
         panel=grey(panel),
         variables={"footer-key-foreground": grey(accent)},
     )
+
+
+_TONES: Final[dict[str, dict[str, int]]] = {
+    # Words stand out from the ground, bars and rows by 4.5:1 at least, edges (scroll bars too) by 3.6:1.
+    "dark": {
+        "tone-dim": 246, "tone-good": 78, "tone-warn": 214, "tone-bad": 203, "tone-info": 110, "tone-accent": 214,
+        "bar": 235, "bar-text": 252, "row": 235, "edge": 243, "raised": 234,
+    },
+    "light": {
+        "tone-dim": 241, "tone-good": 22, "tone-warn": 94, "tone-bad": 124, "tone-info": 25, "tone-accent": 94,
+        "bar": 254, "bar-text": 235, "row": 254, "edge": 243, "raised": 255,
+    },
+}  # fmt: skip
+_ANSI_TONES: Final = {
+    "tone-good": "ansi_green", "tone-warn": "ansi_yellow", "tone-bad": "ansi_red", "tone-info": "ansi_cyan",
+}  # fmt: skip
+
+
+def tones(kind: Literal["dark", "light", "ansi"]) -> dict[str, str]:
+    """Colours of words and bars, beside those of the Textual theme, as variables of the style sheet.
+
+    Each arrives in 256 colours as the very index it was chosen as; sixteen colours go by their names.
+    """
+    if kind == "ansi":
+        return {name: _ANSI_TONES.get(name, "ansi_default") for name in _TONES["dark"]}
+    return {name: hex_of(index, "256") for name, index in _TONES[kind].items()}
 
 
 # For plain streams: escape sequences

@@ -39,7 +39,7 @@ COLUMNS: Final = (
     Column("verified", 9, align="right", drop=4),
     Column("restored", 9, align="right", drop=5),
     Column("pin", 3, drop=2),
-    Column("name", 31),
+    Column("name", 31, cut="middle"),
     Column("remark", 12, grow=1, drop=1),
 )
 REREAD_S: Final = 3.0
@@ -191,9 +191,7 @@ class CheckpointsScreen(ListScreen):
         shown.display = bool(remark)
         if one is not None:
             shown.update(
-                joined(
-                    [toned(f" {plain(one.name, 80)}  ", "strong"), toned(plain(remark, 2_000), STATES[one.state][2])]
-                )
+                joined([toned(f"{plain(one.name, 80)}  ", "strong"), toned(plain(remark, 2_000), STATES[one.state][2])])
             )
 
     def _remark(self, one: Generation) -> str:
@@ -301,7 +299,8 @@ class CheckpointsScreen(ListScreen):
             words = f"{plural(len(bad), 'damaged checkpoint')}" if bad else f"all whole{rate}"
             right = [*right, Fact(words, "bad" if bad else "good", 2)]
         if self._all is not None:
-            right = [*right, Fact(plural(len(self._all), "checkpoint"), "dim", 4)]
+            shown = f"{len(self._shown):,} of " if len(self._shown) != len(self._all) else ""
+            right = [*right, Fact(f"{shown}{plural(len(self._all), 'checkpoint')}", "dim", 4)]
             if any(one.state not in {"manifest", "recorded"} for one in self._all):
                 right += [Fact(f"! {plain(note, 80)}", "warn", 5) for note in self._notes[:1]]
         return left, right

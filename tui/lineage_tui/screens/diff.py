@@ -24,7 +24,7 @@ COLUMNS: Final = (
     Column("", 1),
     Column("matters", 10),
     Column("section", 11, drop=3),
-    Column("path", 16, grow=3),
+    Column("path", 16, grow=3, cut="middle"),
     Column("before", 12, grow=3),
     Column("after", 12, grow=3),
     Column("because", 16, grow=2, drop=4),
@@ -168,7 +168,8 @@ class DiffScreen(ListScreen):
             table.empty = "comparing"
         elif not self._found:
             table.empty = (
-                "no difference: recipe, environment, source, data, arguments and world are the same in both sessions"
+                "no difference: recipe, environment, source, data, arguments and world are the same in both sessions; "
+                "{ } goes to another session, b puts another on the other side"
             )
         else:
             table.empty = "no difference fits the filter"

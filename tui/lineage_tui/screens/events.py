@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Final
 
+from textual.content import Content
+from textual.events import Resize
 from textual.widget import Widget
+from textual.widgets import Static
 
 from lineage_schemas.events import Event
 from lineage_tui.messages import Snapshot
 from lineage_tui.screens.base import ListScreen, matches
 from lineage_tui.terminal import Glyphs
-from lineage_tui.widgets.bars import Fact
+from lineage_tui.widgets.bars import Fact, joined, toned
 from lineage_tui.widgets.event_words import event_text, kind_words
 from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
-from lineage_tui.widgets.words import clock, count, kind_glyph, plural
+from lineage_tui.widgets.words import clock, count, kind_glyph, plural, to_ascii
 
 COLUMNS: Final = (
     Column("step", 9, align="right"),
@@ -24,6 +27,8 @@ COLUMNS: Final = (
     Column("what", 30, grow=1),
     Column("when", 19, align="right", drop=1),
 )
+TALL_FROM: Final = 16
+"""From this height on the event under the cursor is told in full below the list."""
 
 
 class EventsScreen(ListScreen):
@@ -37,10 +42,41 @@ class EventsScreen(ListScreen):
         self._shown: list[tuple[int, Event]] = []
         self._texts: dict[int, str] = {}
         self._texts_of: str | None = None
+        self._ordinals: Mapping[str, int] = {}
 
     def compose_body(self) -> Iterable[Widget]:
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only, empty="no event yet")
         yield self.filter
+        yield Static(id="remark", classes="event")
+
+    def on_table_highlighted(self) -> None:
+        self._show_event()
+
+    def on_resize(self, event: Resize) -> None:
+        super().on_resize(event)
+        self._show_event()
+
+    def _show_event(self) -> None:
+        """The event under the cursor in full, with what the narrow list has no room for; its place never moves."""
+        shown = self.query_one("#remark", Static)
+        shown.display = bool(self._shown) and self.size.height >= TALL_FROM
+        event = self._event()
+        if event is None or not shown.display:
+            return
+        glyph, tone = kind_glyph(event.kind, self.glyphs)
+        where = [f"step {event.step:,}"] if event.step is not None else []
+        if (ordinal := self._ordinals.get(event.session)) is not None:
+            where.append(f"session {ordinal}")
+        where.append(clock(event.ts))
+        said = self._text(self._shown[self.table.cursor][0], event)
+        head = joined(
+            [
+                toned(f"{glyph} ", tone),
+                toned(kind_words(event.kind), tone, "bold"),
+                toned(f"  {'  '.join(where)}", "dim"),
+            ]
+        )
+        shown.update(Content("\n").join([head, Content(to_ascii(said) if self.ascii_only else said)]))
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
         super().snapshot_changed(snapshot)
@@ -56,7 +92,7 @@ class EventsScreen(ListScreen):
         if snapshot.key != self._texts_of:
             self._texts.clear()
             self._texts_of = snapshot.key
-        ordinals = {session.id: session.ordinal for session in snapshot.record.sessions}
+        ordinals = self._ordinals = {session.id: session.ordinal for session in snapshot.record.sessions}
         at_end = not self._shown or self.table.cursor == len(self._shown) - 1
         keep = self.table.row.key if self.table.row else None
         words = self.filter.value
@@ -76,6 +112,7 @@ class EventsScreen(ListScreen):
         )
         if at_end:
             self.table.move_edge(1)
+        self._show_event()
         self.show_header()
 
     def _text(self, index: int, event: Event) -> str:

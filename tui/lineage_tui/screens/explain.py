@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Final
 
+from rich.cells import cell_len
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Resize
@@ -67,6 +69,16 @@ def change_words(change: Change) -> tuple[str, str]:
         return f"{number(shift.after)} for {plural(shift.num_rows, 'step')}", "bad"
     verb = {"jump": "jumps", "drop": "drops", "spike": "spikes"}.get(shift.kind, shift.kind)
     return f"{verb} {number(shift.before, 4)} -> {number(shift.after, 4)}", "bad" if shift.kind != "drop" else "warn"
+
+
+def _fitted(rows: Sequence[Row]) -> list[Column]:
+    """The columns, those before the cause no wider than what is in them."""
+    widths = [max((cell_len(row.cells[at].text) for row in rows), default=0) for at in range(len(COLUMNS) - 1)]
+    narrow = [
+        replace(column, width=min(max(width, cell_len(column.title)), column.width))
+        for column, width in zip(COLUMNS[1:-1], widths[1:], strict=True)
+    ]
+    return [COLUMNS[0], *narrow, COLUMNS[-1]]
 
 
 class ExplainScreen(ListScreen):
@@ -144,9 +156,10 @@ class ExplainScreen(ListScreen):
             table.empty = "comparing the attempts, looking for abrupt changes"
         else:
             table.empty = "no change fits the filter" if self._changes else "no abrupt change in this run"
-        table.set_rows(
-            [self._row(at, one) for at, one in enumerate(self._shown)], keep=table.row.key if table.row else None
-        )
+        rows = [self._row(at, one) for at, one in enumerate(self._shown)]
+        if self._changes:
+            table.set_columns(_fitted(rows))
+        table.set_rows(rows, keep=table.row.key if table.row else None)
         table.styles.height = min(len(self._shown) + 2, max(self.size.height // 2 - 2, 4)) if self._shown else 4
         if self._step is None:
             title = joined([toned(" every abrupt change of loss and throughput", "strong")])

@@ -25,9 +25,12 @@ from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
 from lineage_tui.widgets.words import DASH, STATE_TONES, age, clock, count, number, plain, plural, state_glyph, to_ascii
 
 CURVE: Final = 16
+"""Cells of the curve in the list."""
+PREVIEW: Final = (16, 26)
+"""Least and most lines of what is under the list; a long list leaves the least."""
 COLUMNS: Final = (
     Column("state", 13),
-    Column("name", 14, grow=3),
+    Column("name", 14, grow=3, cut="middle"),
     Column("ses", 3, align="right", drop=3),
     Column("step", 9, align="right"),
     Column("loss", 8, align="right"),
@@ -93,7 +96,9 @@ class RunsScreen(ListScreen):
         """Under the list, where there is room: the run under the cursor."""
         at = self.table.cursor
         run = self._shown[at] if at < len(self._shown) else None
-        self.query_one("#preview").display = run is not None and self.size.height >= 30
+        preview = self.query_one("#preview")
+        preview.display = run is not None and self.size.height >= 30
+        preview.styles.height = min(max(self.size.height - len(self._shown) - 5, PREVIEW[0]), PREVIEW[1])
         if run is None:
             return
         self.query_one("#preview-facts", Static).update(run_facts(run, self.glyphs))

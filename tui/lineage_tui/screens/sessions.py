@@ -61,6 +61,8 @@ COMPACT: Final = (
 
 MAX_LINES: Final = 5
 """Lines that one fact may take."""
+MAX_NAMES: Final = 16
+"""Blocks whose names are no longer than this have their values in the same column."""
 
 
 def started_from(session: Session, segment: Segment | None = None) -> str:
@@ -310,7 +312,9 @@ def _columns(blocks: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], width
     """Blocks one under the other, or in two columns where there is room."""
     columns = 2 if width >= 110 else 1
     cells = max((width - 2) // columns - 2, 20)
-    rendered = [_block(title, facts, cells) for title, facts in blocks]
+    own = [max((len(plain(name, 32)) for name, _, _ in facts), default=0) for _, facts in blocks]
+    names = max((width for width in own if width <= MAX_NAMES), default=0)
+    rendered = [_block(*block, max(names, width), cells) for block, width in zip(blocks, own, strict=True)]
     if columns == 1:
         return Content("\n\n").join([Content("\n").join(block) for block in rendered])
     left: list[Content] = []
@@ -326,12 +330,12 @@ def _columns(blocks: Sequence[tuple[str, Sequence[tuple[str, str, str]]]], width
     return Content("\n").join(lines)
 
 
-def _block(title: str, facts: Sequence[tuple[str, str, str]], cells: int) -> list[Content]:
-    names = max((len(plain(name, 32)) for name, _, _ in facts), default=0)
+def _block(title: str, facts: Sequence[tuple[str, str, str]], names: int, cells: int) -> list[Content]:
+    """A title and its facts, their values in one line under each other; `names` is the room for what they are."""
     lines = [toned(f" {plain(title, cells)}", "accent", "bold")]
     for name, value, tone in facts:
         room = max(cells - names - 4, 8)
-        first, *more = textwrap.wrap(plain(value, room * MAX_LINES), room, break_long_words=True) or [""]
+        first, *more = textwrap.wrap(plain(value, room * MAX_LINES), room, break_on_hyphens=False) or [""]
         lines.append(joined([toned(f"  {plain(name, 32):<{names}}  ", "dim"), toned(first, tone)]))
         lines += [joined([Content(" " * (names + 4)), toned(rest, tone)]) for rest in more[:MAX_LINES]]
     return lines

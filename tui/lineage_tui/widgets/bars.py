@@ -104,7 +104,8 @@ class Tabs(Static):
             if here:
                 # Without colours only swapping front and back shows where one is.
                 style = "bold reverse" if self.app.current_theme.ansi else "bold on $row"
-                parts += [Content.styled(f" {key}", f"$tone-accent {style}"), Content.styled(f" {label} ", style)]
+                text = style if self.app.current_theme.ansi else f"$foreground {style}"
+                parts += [Content.styled(f" {key}", f"$tone-accent {style}"), Content.styled(f" {label} ", text)]
             else:
                 parts += [Content.styled(f" {key}", f"$tone-accent {click}"), Content.styled(f" {label} ", click)]
         self.update(joined(parts))

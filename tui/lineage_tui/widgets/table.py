@@ -46,13 +46,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: at least `width` cells; spare ones go to columns with `grow`; high `drop` goes first when narrow."""
+    """A column: at least `width` cells; spare ones go to columns with `grow`; high `drop` goes first when narrow.
+
+    What is too long is cut at its end, or in the middle where both ends tell things apart: names, paths.
+    """
 
     title: str
     width: int
     align: Literal["left", "right"] = "left"
     grow: int = 0
     drop: int = 0
+    cut: Literal["end", "middle"] = "end"
 
 
 ItemT = TypeVar("ItemT")
@@ -285,7 +289,7 @@ class Table(ScrollView, can_focus=False, inherit_bindings=False):
                 segments.append(Segment("  ", base))
                 used += 2
             first = False
-            text = _align(cell.text, cells, column.align)
+            text = _align(cell.text, cells, column.align, column.cut)
             style = self._style(*extra, f"tone--{cell.tone}") if cell.tone else base
             segments.append(Segment(to_ascii(text) if self._ascii else text, style))
             used += cells
@@ -303,11 +307,17 @@ class Table(ScrollView, can_focus=False, inherit_bindings=False):
                 self.post_message(self.Chosen(self, index, row.key))
 
 
-def _align(text: str, cells: int, align: Literal["left", "right"]) -> str:
-    """The text in exactly `cells` cells; what does not fit ends in an ellipsis."""
+def _align(text: str, cells: int, align: Literal["left", "right"], cut: Literal["end", "middle"] = "end") -> str:
+    """The text in exactly `cells` cells; an ellipsis stands for what does not fit."""
     have = cell_len(text)
     if have > cells:
-        cut = set_cell_size(text, cells - 1) if cells > 1 else ""
-        return cut + ("…" if text.isascii() is False or cells > 1 else text[:1])
+        return _shortened(text, cells, cut)
     blanks = " " * (cells - have)
     return blanks + text if align == "right" else text + blanks
+
+
+def _shortened(text: str, cells: int, cut: Literal["end", "middle"]) -> str:
+    tail = (cells - 1) // 2 if cut == "middle" else 0
+    head = set_cell_size(text, max(cells - 1 - tail, 0))
+    # A wide character that lies across the cut leaves a blank; the end is taken from the reversed text for it.
+    return f"{head}…{set_cell_size(text[::-1], tail)[::-1]}"
