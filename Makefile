@@ -43,7 +43,7 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/python -m lineage_schemas.publish
 
-# Half an hour on two cores. The other trackers take part when `make bench-peers` has installed them (3 GB).
+# Twenty minutes on two cores. The other trackers take part when `make bench-peers` has installed them (3 GB).
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks --full --json benchmarks/results/latest
 
