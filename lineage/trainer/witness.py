@@ -10,7 +10,7 @@ import hashlib
 import random
 import sys
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 _DIGEST_BYTES: Final = 16
@@ -23,7 +23,9 @@ class BatchDigest:
     """Digest of the microbatches of one step, in the order in which the loop took them.
 
     A tensor or array counts with dtype, shape and bytes; above 1 MiB only 256 evenly spread blocks of 4 KiB are
-    hashed. Containers count with their structure, everything else with its `repr`.
+    hashed. Containers count with their structure, everything else with its `repr`. What has no bytes to read (a sparse,
+    nested or meta tensor), what reading would use up (an iterator) and what has no `repr` of its own count with their
+    type alone: a batch is looked at, never spoilt, and never ends a training.
     """
 
     def __init__(self) -> None:
@@ -45,6 +47,17 @@ class BatchDigest:
 
 
 def _feed(digest: hashlib.blake2b, value: Any) -> None:
+    try:
+        _feed_content(digest, value)
+    except Exception:  # noqa: BLE001  # anybody's object
+        _feed_type(digest, value)
+
+
+def _feed_type(digest: hashlib.blake2b, value: object) -> None:
+    digest.update(f"type {type(value).__module__}.{type(value).__qualname__}".encode())
+
+
+def _feed_content(digest: hashlib.blake2b, value: Any) -> None:
     if hasattr(value, "detach") and hasattr(value, "cpu"):  # a torch tensor, without importing torch
         host = value.detach().cpu().contiguous()
         digest.update(f"tensor {host.dtype} {tuple(host.shape)}".encode())
@@ -63,11 +76,17 @@ def _feed(digest: hashlib.blake2b, value: Any) -> None:
             _feed(digest, item)
     elif isinstance(value, str | bytes):
         digest.update(repr(value).encode("utf-8", "surrogatepass"))
+    elif isinstance(value, set | frozenset):  # of strings, it has another order in every process
+        digest.update(f"set {sorted(map(repr, value))}".encode("utf-8", "surrogatepass"))
+    elif isinstance(value, Iterator):
+        _feed_type(digest, value)
     elif isinstance(value, Iterable):
         items = list(value)
         digest.update(f"seq {len(items)}".encode())
         for item in items:
             _feed(digest, item)
+    elif getattr(type(value), "__repr__", None) is object.__repr__:  # an address, which no second attempt has
+        _feed_type(digest, value)
     else:
         digest.update(repr(value).encode("utf-8", "surrogatepass"))
 

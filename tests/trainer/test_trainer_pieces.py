@@ -226,3 +226,36 @@ def test_the_learning_rate_a_step_was_taken_with_is_not_the_one_the_scheduler_se
     scheduler.step()
     assert watch.taken_with() == {"sgd": [1.0]}
     assert watch.current() == {"sgd": [0.5]}
+
+
+class Plain:
+    """Without a repr of its own: the one it inherits has an address in it."""
+
+
+def test_a_batch_of_any_kind_is_digested_the_same_twice_and_ends_no_training() -> None:
+    def make() -> list[object]:
+        return [
+            torch.eye(3).to_sparse(),
+            torch.empty(3, device="meta"),
+            Plain(),
+            {"a", "b"},
+            np.array(["x", None], dtype=object),
+        ]
+
+    found = []
+    for batch in (make(), make()):
+        digest = BatchDigest()
+        digest.add(batch)
+        found.append(digest.take())
+    assert found[0] == found[1]
+    other = BatchDigest()
+    other.add([*make()[:-2], {"a", "c"}, make()[-1]])
+    assert other.take() != found[0]
+
+
+def test_an_iterator_in_a_batch_is_left_to_the_training() -> None:
+    numbers = iter([1, 2, 3])
+    digest = BatchDigest()
+    digest.add({"x": numbers})
+    assert digest.take() is not None
+    assert list(numbers) == [1, 2, 3]
