@@ -489,6 +489,17 @@ def test_equal_frames_are_found_equal_and_others_not():
     assert not one.same_as(render(story(), View(cursor_x=5.0), 80, 24))
 
 
+def test_the_name_of_a_phase_stands_where_its_colour_does():
+    x = np.arange(1.0, 601)
+    spans = [Span(start, start + 12, kind) for kind, start in (("eval", 100.0), ("eval", 300.0), ("checkpoint", 300.0))]
+    frame = render(ChartModel("loss", [SeriesData("a", "a", x, x)], spans=spans), View(), 90, 24)
+    row = next(line for line in frame.lines() if line.lstrip().startswith("phases"))
+    at = [frame.column_of(start) for start in (100.0, 300.0)]
+    assert row[at[0] :].startswith("eval")
+    assert row[at[1] :].startswith("ckpt")
+    assert row.count("eval") == 1
+
+
 def test_a_cursor_that_moves_folds_no_curve_anew_and_whatever_else_changes_does(monkeypatch):
     from lineage_tui.plot import chart
 

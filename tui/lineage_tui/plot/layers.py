@@ -82,7 +82,11 @@ def spans(scene: Scene) -> None:
         pairs = zip(places.tolist(), seen[which].tolist(), strict=True)
         named[kind] = {column: labels[number] or default for column, number in pairs}
     words: list[tuple[int, str]] = []
+    behind = np.zeros(canvas.width, dtype=np.int64)  # kinds that are still to be painted over each column
+    for columns in covered.values():
+        behind += columns
     for kind, columns in covered.items():
+        behind -= columns
         areas: list[slice] = []
         if kind != GAP and columns.sum() <= plot.width * CROWDED:
             areas.append(slice(plot.y, plot.y + plot.height))
@@ -96,7 +100,8 @@ def spans(scene: Scene) -> None:
                 canvas.chars[area][blank] = ord(scene.marks.shades[0 if kind == "eval" else 1])
                 canvas.fg[area][blank] = Fg.SHADE
         starts = np.flatnonzero(columns & ~np.concatenate(([False], columns[:-1])))
-        words += [(start, plain(named[kind][start], 24)) for start in starts.tolist()]
+        # A name stands where its colour does: what lies under another phase has none.
+        words += [(start, plain(named[kind][start], 24)) for start in starts[behind[starts] == 0].tolist()]
     if scene.layout.phases is not None:
         _phase_words(scene, sorted(words))
 
