@@ -177,6 +177,8 @@ def pin(run_dir: RunDir | Path, name: str, *, pinned: bool = True) -> None:
 def resolve(layout: RunDir, text: str) -> str:
     """The generation a person means: its name, a unique part of it, `newest`, or a step.
 
+    Digits alone are a step; when no generation was saved there, they may be the token that ends a name, in full.
+
     Raises:
         NotFoundError: none, or several.
     """
@@ -185,8 +187,10 @@ def resolve(layout: RunDir, text: str) -> str:
         return names[0]
     if text in names:
         return text
-    if text.isdigit():
-        found = [name for name in names if (parse_generation_name(name) or (-1, 0))[0] == int(text)]
+    if text.isascii() and text.isdigit():
+        step = text.lstrip("0") or "0"
+        found = [name for name in names if str((parse_generation_name(name) or (-1, 0))[0]) == step]
+        found = found or [name for name in names if name.endswith(f"-{text}")]
     else:
         found = [name for name in names if text and text in name]
     if len(found) == 1:

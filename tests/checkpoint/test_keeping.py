@@ -252,6 +252,18 @@ def test_generations_are_named_by_step_part_or_newest(run_dir: Path) -> None:
             retention.resolve(layout, wrong)
 
 
+def test_a_token_of_digits_names_its_generation_and_a_step_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["step-00000300-s02-06678252", "step-06678252-s01-0a1b2c3d", "step-00000100-s01-12345678"]
+    monkeypatch.setattr(retention, "generation_names", lambda _: names)
+    layout = RunDir(Path("run"))
+    assert retention.resolve(layout, "12345678") == names[2]
+    assert retention.resolve(layout, "06678252") == names[1]
+    assert retention.resolve(layout, "00000300") == names[0]
+    for wrong in ("5678", "1", "\N{SUPERSCRIPT TWO}", "9" * 5000):
+        with pytest.raises(NotFoundError):
+            retention.resolve(layout, wrong)
+
+
 def test_a_torn_last_line_of_the_ledger_costs_only_itself(run_dir: Path) -> None:
     path = RunDir(run_dir).ledger
     before = ledger.read(path)
