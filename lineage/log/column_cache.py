@@ -8,13 +8,15 @@ the checksum over the whole cache is right. Anything else, whatever it is, means
 The file is `LNGCOLS1`, the length of a JSON header (8 bytes, little-endian), CRC-32 of header and body (4 bytes), the
 header, then arrays and lines, each at a multiple of 64 bytes. It is replaced atomically and not synced: after a power
 loss the checksum tells.
+
+It is read, not mapped: whoever cuts a mapped file short kills its readers (SIGBUS), and what is overwritten in one after
+the checksum was right would be in the curves (decision 050).
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import mmap
 import os
 import secrets
 import struct
@@ -40,6 +42,7 @@ _MAGIC: Final = b"LNGCOLS1"
 _PREFIX: Final = struct.Struct("<8sQI")
 _PROBE_BYTES: Final = 4096
 _ALIGN: Final = 64
+_BLOCK_BYTES: Final = 1 << 20
 _MAX_RATIO: Final = 8
 """A value takes at least six bytes of the log and at most sixteen here, a row sixty and forty."""
 
@@ -148,7 +151,17 @@ def load(run_dir: RunDir, identity: Identity) -> Cached | None:
         return None
     try:
         return _load(run_dir.cache_dir / NAME, identity)
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, struct.error):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+        struct.error,
+    ):
         return None  # a cache of any other shape is no cache
 
 
@@ -157,22 +170,24 @@ def _load(path: Path, identity: Identity) -> Cached | None:
 
     fd = fs.open_plain(path)
     try:
-        if os.fstat(fd).st_size > _MAX_RATIO * identity.size + (1 << 20):
+        size = os.fstat(fd).st_size
+        if size > _MAX_RATIO * identity.size + (1 << 20):
             return None  # not of this log, whatever is in it; looking would read all of it
-        mapped = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+        magic, length, crc = _PREFIX.unpack(os.pread(fd, _PREFIX.size, 0))
+        if magic != _MAGIC or length > size - _PREFIX.size:
+            return None
+        text, found = _read(fd, _PREFIX.size, length, 0)
+        header = orjson.loads(text)
+        offset = header["offset"]
+        grown = identity.size > header["size"]
+        fits = offset <= identity.size and (grown or identity.mtime_ns == header["mtime_ns"])
+        if not fits or header["key"] != identity.key(offset):
+            return None
+        body, found = _read(fd, _PREFIX.size + length, size - _PREFIX.size - length, found)
+        if found != crc:
+            return None
     finally:
         os.close(fd)
-    magic, length, crc = _PREFIX.unpack_from(mapped)
-    view = memoryview(mapped)[_PREFIX.size :]
-    if magic != _MAGIC or length > view.nbytes:
-        return None
-    header = orjson.loads(view[:length])
-    offset = header["offset"]
-    grown = identity.size > header["size"]
-    fits = offset <= identity.size and (grown or identity.mtime_ns == header["mtime_ns"])
-    if not fits or header["key"] != identity.key(offset) or zlib.crc32(view) != crc:
-        return None
-    body = view[length:]
 
     def part(place: list[int]) -> memoryview:
         start, size = place
@@ -193,3 +208,22 @@ def _load(path: Path, identity: Identity) -> Cached | None:
     ]
     damage = [Damage(at, size, reason, num_lines) for at, size, reason, num_lines in header["damage"]]
     return Cached(header["run"], offset, sessions, lines, damage)
+
+
+def _read(fd: int, start: int, size: int, crc: int) -> tuple[memoryview, int]:
+    """So many bytes of the file, not to be written to, and `crc` carried on over them.
+
+    Raises:
+        ValueError: the file ends before.
+    """
+    data = np.empty(size, np.uint8)
+    left = memoryview(data)
+    while left.nbytes:
+        read = os.preadv(fd, [left[:_BLOCK_BYTES]], start)  # a block is checked while the processor still holds it
+        if not read:
+            raise ValueError("the cache was cut while it was read")
+        crc = zlib.crc32(left[:read], crc)
+        start += read
+        left = left[read:]
+    data.flags.writeable = False
+    return memoryview(data), crc

@@ -4,6 +4,8 @@ import json
 import math
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -388,6 +390,27 @@ class TestCache:
         path = self.cached(run)
         path.write_bytes(path.read_bytes()[:-100])
         check(Columns.open(run), (run / "metrics.jsonl").read_bytes())
+
+    @pytest.mark.parametrize("how", ["cut", "overwritten"])
+    def test_a_cache_that_is_cut_or_overwritten_under_a_reader_changes_nothing_for_it(self, run, how):
+        """In a process of its own: a mapped file that is cut ends its reader by a signal."""
+        path = self.cached(run)
+        script = """if True:
+            import sys
+            from pathlib import Path
+            from lineage.log.columns import Columns
+            columns = Columns.open(Path(sys.argv[1]))
+            assert columns.sessions
+            cache = Path(sys.argv[2])
+            size = cache.stat().st_size
+            with cache.open("r+b") as out:
+                out.truncate(0) if sys.argv[3] == "cut" else out.write(bytes(size))
+            print([int(session.step.sum()) for session in columns.sessions.values()])
+        """
+        sums = [int(session.step.sum()) for session in Columns.open(run).sessions.values()]
+        command = [sys.executable, "-c", script, str(run), str(path), how]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, f"{sums}\n", "")
 
     def test_the_cache_of_another_log_is_ignored(self, run, monkeypatch):
         self.cached(run)
