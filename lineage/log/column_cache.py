@@ -9,8 +9,8 @@ The file is `LNGCOLS1`, the length of a JSON header (8 bytes, little-endian), CR
 header, then arrays and lines, each at a multiple of 64 bytes. It is replaced atomically and not synced: after a power
 loss the checksum tells.
 
-It is read, not mapped: whoever cuts a mapped file short kills its readers (SIGBUS), and what is overwritten in one after
-the checksum was right would be in the curves (decision 050).
+It is read, not mapped: whoever cuts a mapped file short kills its readers (SIGBUS), and what is overwritten in one
+after the checksum was right would be in the curves (decision 050).
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def _load(path: Path, identity: Identity) -> Cached | None:
         magic, length, crc = _PREFIX.unpack(os.pread(fd, _PREFIX.size, 0))
         if magic != _MAGIC or length > size - _PREFIX.size:
             return None
-        text, found = _read(fd, _PREFIX.size, length, 0)
-        header = orjson.loads(text)
+        described, found = _read(fd, _PREFIX.size, length, 0)
+        header = orjson.loads(described)
         offset = header["offset"]
         grown = identity.size > header["size"]
         fits = offset <= identity.size and (grown or identity.mtime_ns == header["mtime_ns"])
@@ -217,7 +217,7 @@ def _read(fd: int, start: int, size: int, crc: int) -> tuple[memoryview, int]:
         ValueError: the file ends before.
     """
     data = np.empty(size, np.uint8)
-    left = memoryview(data)
+    left = data.data
     while left.nbytes:
         read = os.preadv(fd, [left[:_BLOCK_BYTES]], start)  # a block is checked while the processor still holds it
         if not read:
@@ -226,4 +226,4 @@ def _read(fd: int, start: int, size: int, crc: int) -> tuple[memoryview, int]:
         start += read
         left = left[read:]
     data.flags.writeable = False
-    return memoryview(data), crc
+    return data.data, crc
