@@ -9,7 +9,7 @@ import math
 import os
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import orjson
 
@@ -20,11 +20,13 @@ from lineage.runs.lock import LockOwner, probe
 from lineage.runs.state import State, run_state, session_state, stall_after_s
 from lineage.runs.store import read_tail
 from lineage_schemas.ids import MAX_STEP, SessionId
-from lineage_schemas.run import Run, SessionStatus
+from lineage_schemas.run import Run, Session, SessionStatus
 
 _FIRST_LOOK: Final = 16 << 10
 _LAST_LOOK: Final = 4 << 20
 _NONFINITE: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+Standing = Literal["nothing_restored", "diverged", "unproven", "not_compared", "within_tolerance", "exact"]
+_WORST_FIRST: Final[tuple[Standing, ...]] = get_args(Standing)
 _ENDS: Final[dict[str, SessionStatus]] = {
     "completed": "completed",
     "failed": "failed",
@@ -123,6 +125,24 @@ def owner_of(run_dir: RunDir) -> LockOwner | None:
         return probe(run_dir)
     except OSError:
         return None
+
+
+def standing(record: Run) -> tuple[Standing, Session] | None:
+    """The worst of what the sessions of a run recorded of their continuations, and the session it is of.
+
+    Worst first: a session that went on at a later step without any checkpoint, `diverged`, `unproven`, one that was
+    resumed and not compared (yet), `within_tolerance`, `exact`. None where no session went on from another. Of two
+    alike the later. Read from run.json alone; `lineage audit` compares the steps themselves.
+    """
+    found: list[tuple[Standing, Session]] = []
+    for number, session in enumerate(sorted(record.sessions, key=lambda one: one.ordinal)):
+        if session.continuation is not None:
+            found.append((session.continuation.verdict, session))
+        elif session.start.kind != "fresh":
+            found.append(("not_compared", session))
+        elif number and session.start.step:
+            found.append(("nothing_restored", session))
+    return min(reversed(found), key=lambda one: _WORST_FIRST.index(one[0]), default=None)
 
 
 def read_end(run_dir: RunDir) -> LogEnd:

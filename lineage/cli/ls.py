@@ -11,7 +11,7 @@ from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Column, Output
 from lineage.cli.words import age, number, state_cell
-from lineage.glance import Glance, glance
+from lineage.glance import Glance, glance, standing
 from lineage.runs.index import RunEntry, list_runs, read_entry
 
 _COLUMNS: Final = (
@@ -21,7 +21,15 @@ _COLUMNS: Final = (
     Column("step", "right"),
     Column("loss", "right"),
     Column("age", "right"),
+    Column("continued"),
 )
+_TONES: Final[dict[str, str]] = {
+    "nothing_restored": "red",
+    "diverged": "red",
+    "unproven": "yellow",
+    "within_tolerance": "green",
+    "exact": "green",
+}
 
 
 class LsCommand(Command):
@@ -29,6 +37,9 @@ class LsCommand(Command):
 
     The state is derived from the record, the lock and the log, never believed from one of them: running, stalled
     (alive, but silent), killed (no end was recorded), completed, failed, interrupted, preempted.
+
+    `continued` is the worst verdict that a session of the run recorded of its own continuation. `nothing restored`: a
+    session went on at a later step without a checkpoint. `lineage audit` compares the steps themselves.
 
     A run whose run.json cannot be read, or is missing beside a log, is told on stderr with the reason, and the exit
     code is 1.
@@ -88,6 +99,7 @@ def _document(entry: RunEntry, seen: Glance) -> dict[str, Any]:
         "created_at": record.created_at,
         "tags": record.tags,
         "parent": record.parent.run if record.parent else None,
+        "continuation": found[0] if (found := standing(record)) else None,
     }
 
 
@@ -99,4 +111,10 @@ def _row(entry: RunEntry, seen: Glance) -> list[str | tuple[str, str]]:
         "" if seen.last_step is None else f"{seen.last_step:,}",
         "" if seen.last_loss is None else number(seen.last_loss),
         age(time.time() - seen.last_event_at),
+        _continued(entry),
     ]
+
+
+def _continued(entry: RunEntry) -> str | tuple[str, str]:
+    found = standing(entry.record) if entry.record is not None else None
+    return "" if found is None else (found[0].replace("_", " "), _TONES.get(found[0], ""))

@@ -45,8 +45,9 @@ class TestLs:
         code, out, _ = lineage("ls")
         assert code == 0
         title, row = out.splitlines()
-        assert title.split() == ["run", "state", "sessions", "step", "loss", "age"]
+        assert title.split() == ["run", "state", "sessions", "step", "loss", "age", "continued"]
         assert row.split()[:4] == [run.name, "completed", "3", "300"]
+        assert row.split()[-1] == "unproven"  # the worst of exact and unproven
 
     def test_a_diverged_loss_is_named_and_not_hidden(self, place, lineage):
         write_run(place / "runs", name="diverged", steps=50, sessions=1, nan_at=50)

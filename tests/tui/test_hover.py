@@ -61,6 +61,19 @@ def test_the_line_and_the_readout_follow_the_mouse_and_go_when_it_goes(drive: Ca
     drive(script, run_dir, run_dir.parent)
 
 
+def test_no_line_stays_under_a_mouse_when_the_terminal_is_left(drive: Callable, run_dir: Path) -> None:
+    async def script(app, pilot):
+        screen = app.screen
+        before = screen.charts[0].frame
+        await point(pilot, screen, 30)
+        assert not screen.charts[0].frame.same_as(before)
+        app.app_focus = False
+        await pilot.pause(0.12)
+        assert screen.charts[0].frame.same_as(before)
+
+    drive(script, run_dir, run_dir.parent)
+
+
 def test_the_mouse_leaves_the_cursor_the_window_and_what_is_followed_alone(drive: Callable, run_dir: Path) -> None:
     async def script(app, pilot):
         screen = app.screen

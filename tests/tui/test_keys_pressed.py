@@ -1,5 +1,6 @@
 """Every key of the help, pressed: what it promises happens."""
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -413,6 +414,67 @@ def test_the_picker_chooses_by_fuzzy_search(drive, run_dir, runs_dir, wait) -> N
         await wait(app, pilot, lambda: set(app.screen._models) == set(app.screen.names))
 
     drive(script, run_dir, runs_dir)
+
+
+def test_a_metric_left_out_and_chosen_again_is_back_in_its_place(drive, run_dir, runs_dir, wait) -> None:
+    async def script(app, pilot):
+        names = app.screen.names
+        assert len(names) > 1
+        await pilot.press("m")
+        await pilot.pause(0.05)
+        await pilot.press(*names[0], "space")
+        assert app.screen.chosen == names[1:]
+        await pilot.press("space")
+        assert app.screen.chosen == names
+
+    drive(script, run_dir, runs_dir)
+
+
+def test_a_key_that_can_do_nothing_is_answered_beside_the_values_and_covers_none(
+    drive, run_dir, runs_dir, wait, text_of
+) -> None:
+    async def script(app, pilot):
+        await pilot.press(*["right_curly_bracket"] * 3)
+        await wait(app, pilot, lambda: any("that was the last session" in line for line in text_of(app)))
+        line = next(line for line in text_of(app) if "that was the last session" in line)
+        assert line.startswith(" step ")
+        assert " loss " in line
+        assert not app._notifications
+        await pilot.press(*["left_curly_bracket"] * 2)
+        await pilot.pause(0.1)
+        assert app.screen.cursor_step() == 1  # the first session has no line, and is found going back
+        await pilot.press("left_curly_bracket")
+        await wait(app, pilot, lambda: any("that was the first session" in line for line in text_of(app)))
+
+    drive(script, run_dir, runs_dir, (80, 24))
+
+
+def test_a_range_says_of_which_metric_it_is(drive, run_dir, runs_dir, wait, text_of) -> None:
+    async def script(app, pilot):
+        await pilot.press("tab", "v", "right", "right", "v")
+        name = app.screen.focused_name
+        assert name != app.screen.names[0]
+        await wait(app, pilot, lambda: any(line.startswith(f" {name}  range ") for line in text_of(app)))
+
+    drive(script, run_dir, runs_dir, (80, 24))
+
+
+def test_a_run_that_went_on_without_a_checkpoint_is_marked_in_the_list(drive, runs_dir, wait, text_of) -> None:
+    for path in runs_dir.glob("*-gamma"):
+        record = json.loads((path / "run.json").read_bytes())
+        record["sessions"][-1] |= {"start": {"kind": "fresh", "step": 250}, "continuation": None}
+        (path / "run.json").write_text(json.dumps(record))
+
+    async def script(app, pilot):
+        await wait(app, pilot, lambda: any("not restored" in line for line in text_of(app)))
+        lines = [line for line in text_of(app) if "not restored" in line]
+        assert len(lines) == 1
+        assert "gamma" in lines[0]
+        while app.screen._sort == 0 or app.screen.table._sorted[0] != 5:
+            await pilot.press("s")
+        assert "gamma" in app.screen._shown[0].name  # the least trusted first
+
+    drive(script, None, runs_dir, (80, 24))
 
 
 def test_the_palette_runs_an_action_of_the_table(drive, run_dir, runs_dir, wait) -> None:

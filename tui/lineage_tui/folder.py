@@ -20,6 +20,7 @@ from lineage.log.reader import open_log
 from lineage_tui.messages import Folder, Problem
 
 if TYPE_CHECKING:
+    from lineage.glance import Standing
     from lineage.runs.index import RunEntry
     from lineage_schemas.run import Session
 
@@ -38,6 +39,7 @@ class RunSummary:
         spark: losses from the start to the end of the log, a sample of them.
         problem: why run.json cannot be read; then most of the rest is empty.
         has_log: of such a run: its log is there, and tells more.
+        standing: the worst of what its sessions recorded of their continuations (`lineage.glance.standing`).
     """
 
     key: str
@@ -56,6 +58,7 @@ class RunSummary:
     sessions: tuple[Session, ...] = ()
     problem: Problem | None = None
     has_log: bool = True
+    standing: Standing | None = None
 
 
 class FolderReader:
@@ -92,6 +95,7 @@ class FolderReader:
 
 def summarise(entry: RunEntry, *, spark: tuple[float, ...] | None = None) -> RunSummary:
     """One run's row; `spark` is not read again when given."""
+    from lineage.glance import standing
     from lineage.runs.lock import probe
     from lineage.runs.state import run_state
     from lineage.runs.store import read_tail
@@ -119,6 +123,7 @@ def summarise(entry: RunEntry, *, spark: tuple[float, ...] | None = None) -> Run
         logged_end=tail.end[0] if tail and tail.end else None,
     )
     steps = [s.last_step for s in record.sessions if s.last_step is not None]
+    worst = standing(record)
     last_step = tail.last_step if tail and tail.last_step is not None else max(steps, default=None)
     return RunSummary(
         key=str(path),
@@ -135,6 +140,7 @@ def summarise(entry: RunEntry, *, spark: tuple[float, ...] | None = None) -> Run
         parent=record.parent.run if record.parent else None,
         notes=record.notes,
         sessions=tuple(sorted(record.sessions, key=lambda session: session.ordinal)),
+        standing=worst[0] if worst else None,
     )
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from lineage_tui.plot.frame import HeaderFacts
+from lineage_tui.plot.layers import SPAN_BG, shade
 from lineage_tui.plot.layout import Curve, Scene
 from lineage_tui.plot.model import SeriesData
 from lineage_tui.plot.numbers import format_short, format_value
-from lineage_tui.plot.styles import Fg, hue
+from lineage_tui.plot.styles import Bg, Fg, hue
 from lineage_tui.plot.text import cut, plain, width
 
 LACKING: Final = {"train": "duration"}
@@ -37,7 +38,10 @@ def facts_of(scene: Scene, drawn: Sequence[Curve], num_clipped: int) -> HeaderFa
 
 
 def header(scene: Scene, shown: Sequence[SeriesData], facts: HeaderFacts) -> None:
-    """Title and legend from the left, how it was drawn from the right; what does not fit whole is left out."""
+    """Title and legend from the left, how it was drawn from the right; what does not fit whole is left out.
+
+    Call it after the spans are drawn: the legend names the shades they left.
+    """
     row, canvas, model = scene.layout.header, scene.canvas, scene.model
     if row is None:
         return
@@ -78,6 +82,21 @@ def header(scene: Scene, shown: Sequence[SeriesData], facts: HeaderFacts) -> Non
         canvas.put(row, at, swatch, fg)
         canvas.put(row, at + len(swatch) + 1, label, Fg.TEXT)
         at += needed + 2
+    else:
+        _shades(scene, row, at, right)
+
+
+def _shades(scene: Scene, row: int, at: int, right: int) -> None:
+    """What each shade behind the curves is, where the phases have no row of their own: its name on its colour."""
+    if scene.layout.phases is not None:
+        return
+    for kind in scene.shaded:
+        name = plain(kind, 24)
+        text = f" {name} " if scene.look.tints else f"{shade(scene, kind)} {name}"
+        if at + width(text) > right:
+            continue
+        scene.canvas.put(row, at, text, Fg.MUTED, SPAN_BG.get(kind, Bg.PHASE) if scene.look.tints else None)
+        at += width(text) + 1
 
 
 def _legend(scene: Scene, shown: Sequence[SeriesData]) -> list[tuple[str, str, int]]:

@@ -90,6 +90,7 @@ def spans(scene: Scene) -> None:
         areas: list[slice] = []
         if kind != GAP and columns.sum() <= plot.width * CROWDED:
             areas.append(slice(plot.y, plot.y + plot.height))
+            scene.shaded.append(kind)
         if scene.layout.phases is not None:
             areas.append(slice(scene.layout.phases, scene.layout.phases + 1))
         for area in areas:
@@ -97,13 +98,18 @@ def spans(scene: Scene) -> None:
                 canvas.bg[area, columns] = SPAN_BG.get(kind, Bg.PHASE)
             else:
                 blank = (canvas.chars[area] == ord(" ")) & columns
-                canvas.chars[area][blank] = ord(scene.marks.shades[0 if kind == "eval" else 1])
+                canvas.chars[area][blank] = ord(shade(scene, kind))
                 canvas.fg[area][blank] = Fg.SHADE
         starts = np.flatnonzero(columns & ~np.concatenate(([False], columns[:-1])))
         # A name stands where its colour does: what lies under another phase has none.
         words += [(start, plain(named[kind][start], 24)) for start in starts[behind[starts] == 0].tolist()]
     if scene.layout.phases is not None:
         _phase_words(scene, sorted(words))
+
+
+def shade(scene: Scene, kind: str) -> str:
+    """The character that stands for a kind of phase where backgrounds have no tint."""
+    return scene.marks.shades[0 if kind == "eval" else 1]
 
 
 def _phase_words(scene: Scene, words: list[tuple[int, str]]) -> None:

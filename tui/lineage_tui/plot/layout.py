@@ -116,6 +116,7 @@ class Scene:
         data: cells of the plot that hold dots of a curve; nothing but a cursor's neighbour may take them.
         letters: the letter of each bright series by key; empty where colours are enough.
         has_x: whether anything in the model has a place on the x axis.
+        shaded: the kinds of phase whose shade is behind the curves.
         low, high: the ends of the y axis in plot units.
     """
 
@@ -133,6 +134,7 @@ class Scene:
         self.letters: dict[str, str] = {}
         self.tick_rows: list[tuple[int, str]] = []
         self.has_x = True
+        self.shaded: list[str] = []
         self.data = np.zeros((self.plot.height, self.plot.width), dtype=np.bool_)
         self.low, self.high = to_plot(np.array([window.y0, window.y1]), log=window.log_y).tolist()
         self._inner = window.edges[1:-1]

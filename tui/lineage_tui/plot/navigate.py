@@ -169,7 +169,7 @@ def readings(model: ChartModel, view: View, x: float, memo: Memo | None = None) 
     step_of: int | None = None
     for series in model.shown(view):
         index = nearest_sample(series, x)
-        if index is None or not _within(series, index, x):
+        if index is None or not _within(series, index, x) or _is_joint(series, index):
             continue
         if step_of is None and series.step is not None and not series.dimmed:
             step_of = int(series.step[index])
@@ -185,6 +185,11 @@ def readings(model: ChartModel, view: View, x: float, memo: Memo | None = None) 
     if step_of is not None:
         result.insert(1, Reading("step", format_value(float(step_of)), int(Fg.MUTED), float(step_of)))
     return tuple(result)
+
+
+def _is_joint(series: SeriesData, index: int) -> bool:
+    """Whether it is the sample at which a superseded branch leaves the curve: that one has read it already."""
+    return series.dimmed and index == 0 and series.lead is not None and series.lead.size > 0
 
 
 def _within(series: SeriesData, index: int, x: float) -> bool:

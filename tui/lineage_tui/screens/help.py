@@ -26,6 +26,17 @@ MARKS: Final = (
     ("shade", "dim", "phases: eval, checkpoint, restore; they are not training time"),
     ("dim", "dim", "superseded steps: trained again by a later session (u hides them)"),
 )
+EVENT_MARKS: Final = (
+    ("│ ┤", "strong", "a session began, ended"),
+    ("◇", "info", "an evaluation"),
+    ("◆ ◈", "info", "a checkpoint was committed, restored"),
+    ("▼ ╵", "warn", "learning rate restored; FP16 step skipped"),
+    ("≡", "strong", "the verdict on a continuation, as the session recorded it"),
+    ("┌ └", "dim", "a phase began, ended"),
+    ("! • ·", "info", "an alert, a note, a measurement of the system"),
+    ("✂", "warn", "a torn last line was cut when the log was opened"),
+)
+"""The marks before the lines of events, under the curves and on the events screen."""
 
 
 class HelpPage(Page):
@@ -60,4 +71,8 @@ def help_content(place: str, width: int, *, ascii_only: bool = False) -> Content
     if place == "run":
         lines.append(toned("Marks", "strong"))
         lines += [line(mark, tone, what) for mark, tone, what in MARKS]
+    if place in ("run", "events"):
+        lines += [Content("")] * (place == "run")
+        lines.append(toned("Marks of events in lists", "strong"))
+        lines += [line(mark, tone, what) for mark, tone, what in EVENT_MARKS]
     return Content("\n").join(lines)

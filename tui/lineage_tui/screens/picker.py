@@ -27,7 +27,10 @@ class Search(Input):
 
 
 class MetricPicker(ModalScreen[tuple[str, ...] | None]):
-    """All metrics of a run; the chosen ones in the order they were chosen. None when it was left with esc."""
+    """All metrics of a run; the chosen ones in the order they were chosen. None when it was left with esc.
+
+    One that is left out and chosen again is back in its place.
+    """
 
     # Letters go into the search line, so that choosing needs keys that are none.
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -42,7 +45,8 @@ class MetricPicker(ModalScreen[tuple[str, ...] | None]):
     def __init__(self, metrics: Sequence[str], chosen: Sequence[str], *, ascii_only: bool = False) -> None:
         super().__init__()
         self._metrics = tuple(metrics)
-        self._chosen = list(chosen)
+        self._order = list(chosen)
+        self._out: set[str] = set()
         self._ascii = ascii_only
         self._search = Search(placeholder="search", id="picker-search", compact=True)
         self._search.cursor_blink = False
@@ -50,7 +54,7 @@ class MetricPicker(ModalScreen[tuple[str, ...] | None]):
 
     @property
     def chosen(self) -> tuple[str, ...]:
-        return tuple(self._chosen)
+        return tuple(name for name in self._order if name not in self._out)
 
     def compose(self) -> ComposeResult:
         box = Vertical(
@@ -77,8 +81,9 @@ class MetricPicker(ModalScreen[tuple[str, ...] | None]):
             scores = {name: matcher.match(name) for name in found}
             found = sorted((name for name in found if scores[name] > 0), key=lambda name: -scores[name])
         rows = []
+        places = {name: place for place, name in enumerate(self.chosen, 1)}
         for name in found:
-            place = self._chosen.index(name) + 1 if name in self._chosen else None
+            place = places.get(name)
             mark = Cell(f"[{place}]" if place else "[ ]", "accent" if place else "dim")
             rows.append(Row(name, (mark, Cell(plain(name, 100), "strong" if place else ""))))
         keep = self._table.row.key if self._table.row else None
@@ -91,18 +96,18 @@ class MetricPicker(ModalScreen[tuple[str, ...] | None]):
         row = self._table.row
         if row is None:
             return
-        if row.key in self._chosen:
-            self._chosen.remove(row.key)
+        if row.key in self._order:
+            self._out ^= {row.key}
         else:
-            self._chosen.append(row.key)
+            self._order.append(row.key)
         self._list()
 
     def action_take(self) -> None:
         row = self._table.row
         # Enter on a search that found one thing means that thing.
-        if row is not None and self._search.value.strip() and row.key not in self._chosen:
-            self._chosen.append(row.key)
-        self.dismiss(tuple(self._chosen) or None)
+        if row is not None and self._search.value.strip() and row.key not in self.chosen:
+            self.action_choose()
+        self.dismiss(self.chosen or None)
 
     def action_leave(self) -> None:
         self.dismiss(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import ClassVar, Final, Literal
 
@@ -30,6 +31,7 @@ from lineage_tui.widgets.bars import Fact
 from lineage_tui.widgets.chart import Chart
 from lineage_tui.widgets.readout import Readout, ReadoutLine, Story, happened, statistics
 from lineage_tui.widgets.table import Table
+from lineage_tui.widgets.words import plain
 
 ZOOM: Final = 0.5
 PAN: Final = 0.25
@@ -39,6 +41,8 @@ LATE_S: Final = 2.0
 """What changes no dot is drawn this late: the last value, the axis."""
 TOLD_S: Final = 0.5
 """Counts in the header and the list of sessions change this often, when nothing else does."""
+SAID_S: Final = 3.0
+"""So long an answer stands."""
 HOVER_HZ: Final = 20.0
 KEYS_AT_THE_LINE: Final = frozenset({"e", "d", "v", "a"})
 """They are about the line that is seen: under the mouse they put the cursor there first, as a click does."""
@@ -71,6 +75,8 @@ class RunScreen(LineageScreen):
         self._extra: tuple[ChartModel, ...] = ()
         self._pointer: tuple[Chart, int] | None = None
         self._pointer_x: float | None = None
+        self._note = ""
+        self._note_timer: Timer | None = None
 
     # -- parts -----------------------------------------------------------------------------------------------------
     def compose_body(self) -> Iterable[Widget]:
@@ -91,6 +97,16 @@ class RunScreen(LineageScreen):
             id="run-body",
         )
         yield self.readout
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.watch(self.app, "app_focus", self._focus_changed, init=False)
+
+    def _focus_changed(self) -> None:
+        """The mouse is elsewhere when the terminal is: no line stays under a pointer that left."""
+        if not self.app.app_focus and self._pointer is not None:
+            self._pointer = self._pointer_x = None
+            self.request_draw()
 
     def make_chart(self, index: int) -> Chart:
         return Chart(glyphs=self.glyphs, memo=self.lineage.memo, id=f"chart-{index}")
@@ -351,7 +367,8 @@ class RunScreen(LineageScreen):
             events = happened(snapshot, model, line_x, reach, self.x)
             top = navigate.focused(model, looking.view(name))
             if looking.range is not None and top is not None:
-                stats = statistics(top, looking.range, marking=looking.marking)
+                label = f"{name} {top.label}" if len(self.lineage.open_keys) > 1 else name
+                stats = statistics(top, looking.range, marking=looking.marking, label=label)
         session = self._session_at_cursor() if lines else None
         self.readout.show(
             lines=lines,
@@ -363,6 +380,7 @@ class RunScreen(LineageScreen):
             page=self.page(),
             overlaid=len(self.lineage.open_keys) > 1,
             first=self._pointed_name(),
+            note=self._note,
         )
         if snapshot is not None:
             self.story.show(snapshot.events, events if lines else (), self.cursor_step() if lines else None)
@@ -374,6 +392,14 @@ class RunScreen(LineageScreen):
             for index, row in enumerate(table.rows):
                 if row.cells[0].text == str(session) and table.cursor != index:
                     table.select(index)
+
+    def say(self, note: str) -> None:
+        """Answer a key that could do nothing, under the charts and for a moment: a toast would cover what is read."""
+        self._note = note
+        if self._note_timer is not None:
+            self._note_timer.stop()
+        self._note_timer = self.set_timer(SAID_S, partial(self.say, "")) if note else None
+        self.show_readout()
 
     def _session_at_cursor(self) -> int | None:
         snapshot, step = self.lineage.snapshot, self.cursor_step()
@@ -483,16 +509,20 @@ class RunScreen(LineageScreen):
         found = sorted(
             {mark.x for mark in model.marks} | {line.x for line in model.lines} | {s.x0 for s in model.spans}
         )
-        self._jump(found, by)
+        self._jump(found, by, "event", none="nothing happened in this run yet")
 
     def action_session(self, by: int) -> None:
+        """Cursor to where the next session began; the first one has no line, and is only met going back."""
         model = self.model
         if model is not None:
-            self._jump(sorted({line.x for line in model.lines if line.kind == "boundary"}), by)
+            found = {line.x for line in model.lines if line.kind == "boundary"}
+            if by < 0 and found:
+                found.add(navigate.x_extent(model, self.looking.view(self.focused_name or ""))[0])
+            self._jump(sorted(found), by, "session", none="this run has one session")
 
-    def _jump(self, found: Sequence[float], by: int) -> None:
+    def _jump(self, found: Sequence[float], by: int, what: str, none: str) -> None:
         if not found:
-            self.notify("nothing of that kind in this run", timeout=2)
+            self.say(none)
             return
         at = self.looking.cursor
         if at is None:
@@ -501,7 +531,7 @@ class RunScreen(LineageScreen):
         if ahead:
             self.put_cursor(ahead[0] if by > 0 else ahead[-1])
         else:
-            self.notify("that was the last one" if by > 0 else "that was the first one", timeout=2)
+            self.say(f"that was the {'last' if by > 0 else 'first'} {what}")
 
     def action_range(self) -> None:
         looking = self.looking
@@ -619,7 +649,7 @@ class RunScreen(LineageScreen):
             return
         found = attempts(model, self.looking.cursor)
         if found is None:
-            self.notify("no superseded steps here; u shows them dimmed", timeout=3)
+            self.say(f"no step of {plain(name, 24)} was trained twice")
             return
         self._extra = found[0]
         x0, x1 = found[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, get_args
 
 import numpy as np
 from textual.containers import Horizontal
@@ -14,6 +14,7 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import Static
 
+from lineage.glance import Standing
 from lineage_tui.folder import RunSummary
 from lineage_tui.plot.model import ChartModel, SeriesData, View
 from lineage_tui.screens.base import ListScreen, matches
@@ -22,9 +23,22 @@ from lineage_tui.terminal import Glyphs
 from lineage_tui.widgets.bars import Fact, joined, toned
 from lineage_tui.widgets.chart import Chart
 from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
-from lineage_tui.widgets.words import DASH, STATE_TONES, age, clock, count, number, plain, plural, state_glyph, to_ascii
+from lineage_tui.widgets.words import (
+    DASH,
+    STATE_TONES,
+    VERDICT_GLYPHS,
+    VERDICT_TONES,
+    age,
+    clock,
+    count,
+    number,
+    plain,
+    plural,
+    state_glyph,
+    to_ascii,
+)
 
-CURVE: Final = 16
+CURVE: Final = 10
 """Cells of the curve in the list."""
 PREVIEW: Final = (16, 26)
 """Least and most lines of what is under the list; a long list leaves the least."""
@@ -34,14 +48,18 @@ COLUMNS: Final = (
     Column("ses", 3, align="right", drop=3),
     Column("step", 9, align="right"),
     Column("loss", 8, align="right"),
+    Column("continued", 14, drop=1),
     Column("curve", CURVE, drop=2),
     Column("last event", 11, align="right", drop=4),
     Column("tags", 10, grow=2, drop=5),
     Column("id", 26, grow=1, drop=6),
 )
 
-_SORTS: Final = (6, 1, 0, 3, 4, 2)
+_SORTS: Final = (7, 1, 0, 3, 4, 5, 2)
 """Columns that `s` walks through, by their place in COLUMNS; the first is the order at the start."""
+_SHORT: Final[dict[str, str]] = {"nothing_restored": "not restored", "within_tolerance": "in tolerance"}
+_DESCENDING: Final = frozenset({7, 3, 2})
+_BY_STANDING: Final = tuple(get_args(Standing))
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _FLAT: Final = "_.-=+*%#"
@@ -123,11 +141,11 @@ class RunsScreen(ListScreen):
         now = app.options.clock()
         runs = [run for run in folder.runs if self._fits(run)]
         column = _SORTS[self._sort]
-        runs.sort(key=lambda run: _sort_key(run, column), reverse=(column in {6, 3, 2}) != self._turned)
+        runs.sort(key=lambda run: _sort_key(run, column), reverse=(column in _DESCENDING) != self._turned)
         first = not self._shown
         keep = app.main_key if first else (self.table.row.key if self.table.row else None)
         self._shown = runs
-        self.table.set_sorted(column, descending=(column in {6, 3, 2}) != self._turned)
+        self.table.set_sorted(column, descending=(column in _DESCENDING) != self._turned)
         self.table.set_rows(LazyRows(runs, lambda run: self._row(run, now)), keep=keep)
         self._preview()
 
@@ -208,6 +226,7 @@ class RunsScreen(ListScreen):
                     number(run.last_loss),
                     "bad" if run.last_loss is not None and not math.isfinite(run.last_loss) else "",
                 ),
+                _continued(run),
                 Cell(sparkline(run.spark, CURVE, ascii_only=self.ascii_only), "info"),
                 Cell(age(now - run.last_event_at) if run.last_event_at else DASH, "dim"),
                 Cell(plain(" ".join(run.tags), 60), "dim"),
@@ -215,6 +234,14 @@ class RunsScreen(ListScreen):
             ),
             marked=run.key in self._selected,
         )
+
+
+def _continued(run: RunSummary) -> Cell:
+    """The worst continuation of a run, as a word."""
+    if run.standing is None:
+        return Cell("")
+    word = _SHORT.get(run.standing) or run.standing.replace("_", " ")
+    return Cell(f"{VERDICT_GLYPHS[run.standing]} {word}", VERDICT_TONES[run.standing])
 
 
 def run_facts(run: RunSummary, glyphs: Glyphs) -> Content:
@@ -235,7 +262,10 @@ def run_facts(run: RunSummary, glyphs: Glyphs) -> Content:
                 [
                     toned(f"{session.ordinal:>3}  ", "strong"),
                     toned(f"{state_glyph(state, glyphs)} {state:<12}", STATE_TONES.get(state, "")),
-                    Content(f"{started_from(session):<14}  "),
+                    toned(
+                        f"{started_from(session):<14}  ",
+                        "bad" if session.start.kind == "fresh" and session.start.step else "",
+                    ),
                     toned(verdict, tone),
                 ]
             )
@@ -255,6 +285,8 @@ def _sort_key(run: RunSummary, column: int) -> tuple[float, str]:
     elif column == 4:
         value = run.last_loss
         return (math.inf if value is None or math.isnan(value) else value, run.id)
+    elif column == 5:  # the least trusted first
+        value = len(_BY_STANDING) if run.standing is None else _BY_STANDING.index(run.standing)
     elif column == 2:
         value = run.num_sessions
     else:

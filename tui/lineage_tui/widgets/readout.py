@@ -89,7 +89,7 @@ class ReadoutLine:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a marked range of the series on top holds."""
+    """What a marked range of the series on top holds; `label` is its metric, and its run where several are drawn."""
 
     label: str
     first: int | None
@@ -103,7 +103,7 @@ class Statistics:
     marking: bool
 
 
-def statistics(series: SeriesData, span: tuple[float, float], *, marking: bool) -> Statistics:
+def statistics(series: SeriesData, span: tuple[float, float], *, marking: bool, label: str | None = None) -> Statistics:
     """Mean, extremes and least-squares slope (per step) of the samples inside a range; NaN without a sample."""
     low, high = min(span), max(span)
     first, last = (int(at) for at in np.searchsorted(series.x, (low, np.nextafter(high, math.inf))))
@@ -116,7 +116,7 @@ def statistics(series: SeriesData, span: tuple[float, float], *, marking: bool) 
         centred = at - at.mean()
         slope = float((centred * (values - values.mean())).sum() / (centred**2).sum())
     return Statistics(
-        label=series.label,
+        label=series.label if label is None else label,
         first=int(steps[0]) if steps.size else None,
         last=int(steps[-1]) if steps.size else None,
         num=int(values.size),
@@ -206,10 +206,12 @@ class Readout(Static):
         page: Sequence[str],
         overlaid: bool = False,
         first: str | None = None,
+        note: str = "",
     ) -> None:
         """Say it; what does not fit the lines there are is left out from the end.
 
-        `first` is the chart whose value comes first: the one under the mouse, else the focused one.
+        `first` is the chart whose value comes first: the one under the mouse, else the focused one. A `note` is the
+        answer to a key that could do nothing; it stands at the end of the first line, whatever else gives way.
         """
         self._again = partial(
             self.show,
@@ -222,10 +224,19 @@ class Readout(Static):
             page=page,
             overlaid=overlaid,
             first=first,
+            note=note,
         )
         width = max(self.size.width - 2, 1)
         strip = self._strip(names, focused) if len(page) < len(names) else Content("")
-        rows = [self._values(lines, session, first or focused, strip, width, overlaid=overlaid)]
+        said = self._values(lines, session, first or focused, overlaid=overlaid) if lines else self._hint()
+        if note:
+            end = _cut(toned(note, "warn"), width)
+            said = _cut(said, max(width - end.cell_length - 2, 0))
+            rows = [_at_ends(said, end, width)]
+        elif strip.cell_length and said.cell_length + strip.cell_length + 3 <= width:
+            rows = [_at_ends(said, strip, width)]
+        else:
+            rows = [_cut(said if lines or not strip.cell_length else strip, width)]
         if stats is not None:
             rows.append(_cut(self._statistics(stats), width))
         rows += self._events(events, width, at_cursor=bool(lines))
@@ -237,16 +248,9 @@ class Readout(Static):
         lines: Sequence[ReadoutLine],
         session: int | None,
         first_name: str | None,
-        strip: Content,
-        width: int,
         *,
         overlaid: bool,
     ) -> Content:
-        if not lines:
-            keys = "<- ->" if self._ascii else "← →"
-            hint = toned(f"{keys} puts a cursor on the curves, n on the next event; ? has all keys", "dim")
-            gap = width - strip.cell_length - hint.cell_length
-            return _cut(joined([hint, Content(" " * gap), strip]) if gap > 2 else strip, width)
         first = lines[0]
         label, value = first.x
         parts = [toned(f"{label} ", "dim"), toned(value, "strong")]
@@ -264,10 +268,11 @@ class Readout(Static):
                     toned(f"  {plain(name, 40)} ", "dim"),
                     toned(reading, "strong" if line.name == first_name else ""),
                 ]
-        text = joined(parts)
-        if strip.cell_length and text.cell_length + strip.cell_length + 3 <= width:
-            text = joined([text, Content(" " * (width - text.cell_length - strip.cell_length)), strip])
-        return _cut(text, width)
+        return joined(parts)
+
+    def _hint(self) -> Content:
+        keys = "<- ->" if self._ascii else "← →"
+        return toned(f"{keys} puts a cursor on the curves, n on the next event; ? has all keys", "dim")
 
     def _strip(self, names: Sequence[str], focused: str | None) -> Content:
         """Which chart of how many."""
@@ -279,8 +284,9 @@ class Readout(Static):
 
     def _statistics(self, stats: Statistics) -> Content:
         if not stats.num:
-            return toned("no sample in the range", "warn")
+            return toned(f"no sample of {plain(stats.label, 24)} in the range", "warn")
         facts = [
+            (plain(stats.label, 24), ""),
             ("range", f"{count(stats.first)} to {count(stats.last)}"),
             ("n", f"{stats.num:,}"),
             ("mean", number(stats.mean)),
@@ -289,10 +295,13 @@ class Readout(Static):
             ("slope", f"{number(stats.slope, 3)} a step"),
         ]
         if stats.num_bad:
-            facts.insert(2, ("not finite", f"{stats.num_bad:,}"))
+            facts.insert(3, ("not finite", f"{stats.num_bad:,}"))
         parts: list[Content] = []
         for name, value in facts:
-            parts += [toned(f"{name} ", "dim"), toned(value, "strong"), Content("  ")]
+            if value:
+                parts += [toned(f"{name} ", "dim"), toned(value, "strong"), Content("  ")]
+            else:
+                parts += [toned(name, "strong"), Content("  ")]
         if stats.marking:
             parts.append(toned("v ends the range", "accent"))
         return joined(parts)
@@ -360,6 +369,11 @@ def event_line(event: Event, *, ascii_only: bool = False) -> Content:
             Content(to_ascii(text) if ascii_only else text),
         ]
     )
+
+
+def _at_ends(left: Content, right: Content, width: int) -> Content:
+    """One line with both; they fit."""
+    return joined([left, Content(" " * max(width - left.cell_length - right.cell_length, 0)), right])
 
 
 def _cut(content: Content, width: int) -> Content:

@@ -45,12 +45,16 @@ VERDICT_TONES: Final[dict[str, str]] = {
     "within_tolerance": "good",
     "diverged": "bad",
     "unproven": "warn",
+    "not_compared": "dim",
+    "nothing_restored": "bad",
 }
 VERDICT_GLYPHS: Final[dict[str, str]] = {
     "exact": "=",
     "within_tolerance": "≈",
     "diverged": "≠",
     "unproven": "?",
+    "not_compared": "?",
+    "nothing_restored": "≠",
 }
 KIND_GLYPHS: Final[dict[str, tuple[str, str, str]]] = {
     # kind: (glyph, ASCII, tone)
