@@ -38,7 +38,7 @@ from lineage_tui.widgets.words import (
     to_ascii,
 )
 
-CURVE: Final = 10
+CURVE: Final = 8
 """Cells of the curve in the list."""
 PREVIEW: Final = (16, 26)
 """Least and most lines of what is under the list; a long list leaves the least."""
@@ -264,7 +264,7 @@ def run_facts(run: RunSummary, glyphs: Glyphs) -> Content:
                     toned(f"{state_glyph(state, glyphs)} {state:<12}", STATE_TONES.get(state, "")),
                     toned(
                         f"{started_from(session):<14}  ",
-                        "bad" if session.start.kind == "fresh" and session.start.step else "",
+                        "bad" if session.start.kind == "fresh" and session.start.step and session.ordinal > 1 else "",
                     ),
                     toned(verdict, tone),
                 ]

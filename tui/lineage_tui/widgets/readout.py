@@ -103,7 +103,7 @@ class Statistics:
     marking: bool
 
 
-def statistics(series: SeriesData, span: tuple[float, float], *, marking: bool, label: str | None = None) -> Statistics:
+def statistics(series: SeriesData, span: tuple[float, float], *, marking: bool, label: str) -> Statistics:
     """Mean, extremes and least-squares slope (per step) of the samples inside a range; NaN without a sample."""
     low, high = min(span), max(span)
     first, last = (int(at) for at in np.searchsorted(series.x, (low, np.nextafter(high, math.inf))))
@@ -116,7 +116,7 @@ def statistics(series: SeriesData, span: tuple[float, float], *, marking: bool, 
         centred = at - at.mean()
         slope = float((centred * (values - values.mean())).sum() / (centred**2).sum())
     return Statistics(
-        label=series.label if label is None else label,
+        label=label,
         first=int(steps[0]) if steps.size else None,
         last=int(steps[-1]) if steps.size else None,
         num=int(values.size),
@@ -286,7 +286,6 @@ class Readout(Static):
         if not stats.num:
             return toned(f"no sample of {plain(stats.label, 24)} in the range", "warn")
         facts = [
-            (plain(stats.label, 24), ""),
             ("range", f"{count(stats.first)} to {count(stats.last)}"),
             ("n", f"{stats.num:,}"),
             ("mean", number(stats.mean)),
@@ -295,13 +294,10 @@ class Readout(Static):
             ("slope", f"{number(stats.slope, 3)} a step"),
         ]
         if stats.num_bad:
-            facts.insert(3, ("not finite", f"{stats.num_bad:,}"))
-        parts: list[Content] = []
+            facts.insert(2, ("not finite", f"{stats.num_bad:,}"))
+        parts = [toned(plain(stats.label, 24), "strong"), Content("  ")]
         for name, value in facts:
-            if value:
-                parts += [toned(f"{name} ", "dim"), toned(value, "strong"), Content("  ")]
-            else:
-                parts += [toned(name, "strong"), Content("  ")]
+            parts += [toned(f"{name} ", "dim"), toned(value, "strong"), Content("  ")]
         if stats.marking:
             parts.append(toned("v ends the range", "accent"))
         return joined(parts)
