@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import hostile_corpus as corpus
-from hostile_watch import Watch
+from hostile_watch import Watch, interrupted
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def watch() -> Iterator[Watch]:
 def _interruptible() -> Iterator[None]:
     """A shell starts jobs in the background with SIGINT ignored, and then nothing that follows a log would end."""
     before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupted)
     yield
     signal.signal(signal.SIGINT, before)
 

@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from lineage import cli
 
@@ -160,6 +161,19 @@ def verbs() -> dict[str, argparse.ArgumentParser]:
     """Every verb of the table and of the entry points, with its parser; new ones come by themselves."""
     names = [*cli.VERBS, *cli._entry_points()]
     return {name: cli.parser_of(cli._load(name)) for name in names if name not in NOT_RUN}
+
+
+def interrupted(number: int, frame: FrameType | None) -> None:
+    """Ctrl-C as Python takes it, but a moment later where the garbage collector runs: there an exception is lost."""
+    at = frame
+    while at is not None:
+        if at.f_code.co_name in {"_remove", "__del__"}:
+            again = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, number))
+            again.daemon = True
+            again.start()
+            return
+        at = at.f_back
+    signal.default_int_handler(number, frame)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import hostile_corpus as corpus
@@ -68,6 +69,28 @@ def test_every_verb_is_tried_but_those_with_a_reason(tmp_path: Path) -> None:
     assert tried | set(NOT_RUN) == {*cli.VERBS, *cli._entry_points()}
     assert {"tui", "plot", "repair", "verify", "audit"} <= tried
     assert all(parser.format_help() for parser in verbs().values())
+
+
+def test_an_interrupt_that_meets_the_garbage_collector_is_not_lost(tmp_path: Path, watch: Watch, monkeypatch) -> None:
+    class Thing:
+        pass
+
+    def endless(_argv: list[str]) -> int:
+        def _remove(_ref: object) -> None:
+            time.sleep(0.3)
+
+        thing = Thing()
+        kept = weakref.ref(thing, _remove)
+        del thing  # the interrupt comes while the callback runs
+        while kept() is None:
+            time.sleep(0.01)
+        return 0
+
+    from lineage import cli
+
+    monkeypatch.setattr(cli, "main", endless)
+    outcome = watch.run([], tmp_path, limit_s=10, interrupt_after_s=0.1)
+    assert str(outcome.code).startswith("raised KeyboardInterrupt")
 
 
 def test_the_watch_sees_a_read_outside_a_raw_character_and_a_hang(tmp_path: Path, watch: Watch, monkeypatch) -> None:
