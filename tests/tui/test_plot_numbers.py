@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lineage_tui.plot.layers import tick_target
@@ -150,6 +150,8 @@ def test_wall_time_is_marked_by_the_clock_and_by_the_date_at_midnight():
     assert x_ticks((start, start + 4 * 3600), 5, "clock", utc_offset_s=1800).labels[0] == "15:00"
 
 
+@example(low=-62135596801.0, span=1.0, kind="clock", log=False)  # a second before the first date there is
+@example(low=-62135596801.0, span=1e3, kind="clock", log=False)
 @given(st.floats(-1e15, 1e15), st.floats(1e-6, 1e15), st.sampled_from(["count", "seconds", "clock"]), st.booleans())
 def test_no_window_of_x_is_too_odd_for_ticks(low, span, kind, log):
     ticks = x_ticks((low, low + span), 6, kind, log=log)

@@ -12,6 +12,8 @@ from typing import Final
 from lineage_tui.plot.model import XKind
 
 _MINUTE: Final = 60
+_FIRST_YEAR: Final = -62_135_596_800  # 0001-01-01, before which there is no date
+_LAST_LABELLED: Final = 1e11  # the year 5138
 _HOUR: Final = 3600
 _DAY: Final = 86400
 LEAST_TICKS: Final = 3
@@ -271,7 +273,7 @@ def _time_ticks(ends: tuple[float, float], target: int, offset: float, label: Ca
 
 def _clock_label(local: float, step: float) -> str:
     """A time of day as exact as the step needs it, or the date at midnight."""
-    if abs(local) > 1e11:
+    if not _FIRST_YEAR <= local <= _LAST_LABELLED:
         return format_short(local)
     moment = datetime.fromtimestamp(0, UTC) + timedelta(seconds=round(local) if step >= 1 else math.floor(local))
     if step < 1:
