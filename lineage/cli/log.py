@@ -16,7 +16,7 @@ from lineage.cli.refs import find
 from lineage.cli.words import moment, number, size
 from lineage.errors import NotFoundError, UsageError
 from lineage.log.reader import check_line_format, follow, read_lines
-from lineage.log.scan import Damage, Line
+from lineage.log.scan import Damage, Line, merge_damage
 from lineage_schemas.events import KINDS
 from lineage_schemas.run import Run
 
@@ -27,10 +27,11 @@ _HEADER: Final = frozenset({"kind", "ts", "run", "session", "step"})
 class LogCommand(Command):
     """Print the events of a run in order of its log.
 
-    On a terminal each event is a sentence; in a pipe, or with --json, each is its line of metrics.jsonl, byte for
-    byte (on a terminal, characters that a terminal would obey are JSON-escaped). --pretty asks for sentences anywhere.
+    On a terminal each event is a sentence; in a pipe, or with --json, each is its line of metrics.jsonl as it is, but
+    for characters a terminal would obey, which become JSON escapes. --pretty asks for sentences anywhere.
 
-    Damaged lines are told on stderr with their offsets, and the exit code is then 1. Ctrl-C ends --follow (130).
+    Damaged lines are told on stderr with their offsets, neighbours as one, and the exit code is then 1. Ctrl-C ends
+    --follow (130).
     """
 
     name = "log"
@@ -126,17 +127,28 @@ class _Filter:
         self._on_damage = on_damage
 
     def of(self, items: Iterable[Line | Damage]) -> Iterator[tuple[Line, Mapping[str, Any]]]:
+        """The chosen ones of `items`; of damaged lines, those that stand one after another are told as one."""
+        held: list[Damage] = []
         for item in items:
             self.end = item.end
             if isinstance(item, Damage):
-                self._on_damage(item)
+                *passed, last = merge_damage([*held, item])
+                self._tell(passed)
+                held = [last]
                 continue
+            self._tell(held)
+            held = []
             check_line_format(item.data, where=f"{self._path}, byte {item.offset}")
             fields = orjson.loads(item.data)
             # A damaged session may be anything, also a list, which no set takes.
             is_wanted = self._session is None or fields.get("session") == self._session
             if is_wanted and (not self._kinds or fields["kind"] in self._kinds):
                 yield item, fields
+        self._tell(held)
+
+    def _tell(self, damage: Iterable[Damage]) -> None:
+        for found in damage:
+            self._on_damage(found)
 
 
 class _Teller:

@@ -16,6 +16,7 @@ MAX_LINE_BYTES: Final = 16 * 1024 * 1024
 """Longest line, newline included. A longer one is damage, passed over without being held in memory."""
 
 _BLOCK_BYTES: Final = 64 * 1024
+_OTHERS: Final = "; others: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class Damage:
 
     Attributes:
         offset, size_bytes: where they are, the newline included.
-        reason: why they are no event; never their content, which may be hostile.
+        reason: why they are no event; never their content, which may be hostile. Of several lines, why the first is
+            none, and in what other ways others are none.
         num_lines: how many bad lines stand here one after another.
         restart: set only by `follow`, on a mark without bytes: the file was replaced or cut, and what comes after
             this mark is read from its beginning again.
@@ -108,12 +110,18 @@ def fault_of(data: bytes) -> str | None:
 
 
 def merge_damage(damage: Iterable[Damage]) -> Iterator[Damage]:
-    """Join bad lines that stand one after another, so that a file full of garbage is one report and not a million."""
+    """Join bad lines that stand one after another, so that a file full of garbage is one report and not a million.
+
+    Also those that are bad in different ways: each way is named once.
+    """
     held: Damage | None = None
     for found in damage:
         if held is not None and not found.restart and not held.restart and held.end == found.offset:
             held = replace(
-                held, size_bytes=held.size_bytes + found.size_bytes, num_lines=held.num_lines + found.num_lines
+                held,
+                size_bytes=held.size_bytes + found.size_bytes,
+                reason=_join_reasons(held.reason, found.reason),
+                num_lines=held.num_lines + found.num_lines,
             )
             continue
         if held is not None:
@@ -121,6 +129,22 @@ def merge_damage(damage: Iterable[Damage]) -> Iterator[Damage]:
         held = found
     if held is not None:
         yield held
+
+
+def _join_reasons(first: str, second: str) -> str:
+    if second == first:
+        return first
+    known = _ways(first)
+    new = [way for way in _ways(second) if way not in known]
+    if not new:
+        return first
+    return first + (", " if _OTHERS in first else _OTHERS) + ", ".join(new)
+
+
+def _ways(reason: str) -> list[str]:
+    """In what ways the lines are bad, without what is said of one of them alone: what stands before the colon."""
+    first, _, others = reason.partition(_OTHERS)
+    return [first.partition(": ")[0], *(others.split(", ") if others else ())]
 
 
 def whole_end(read_at: Callable[[int, int], bytes], size: int) -> int:

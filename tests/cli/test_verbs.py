@@ -229,6 +229,18 @@ class TestLog:
         assert f"bytes {sum(map(len, rows[:10]))} to" in err
         assert "\x1b" not in err
 
+    def test_damaged_lines_that_touch_are_told_as_one_with_every_way_they_are_bad(self, run, lineage):
+        log = run / "metrics.jsonl"
+        rows = log.read_bytes().splitlines(keepends=True)
+        garbage = b"not json\n" * 500 + b"\n" + b"[]\n" * 500
+        log.write_bytes(b"".join([*rows[:10], garbage, *rows[10:20], b"{\n", *rows[20:], b"3\n"]))
+        code, out, err = lineage("log", "tiny-gpt", "--json")
+        assert (code, len(out.splitlines())) == (1, len(rows))
+        assert len(err.splitlines()) == 3
+        at = sum(map(len, rows[:10]))
+        assert err.startswith(f"damaged: bytes {at} to {at + len(garbage)}, 1001 lines: not JSON: ")
+        assert err.splitlines()[0].endswith("; others: the line is empty, not a JSON object")
+
     def test_sentences_name_session_step_and_what_happened(self, run, lineage):
         out = lineage("log", "tiny-gpt", "--pretty", "--kind", "lr_restore", "--kind", "session_start")[1]
         assert "@2        100  lr_restore          adamw[0] 0.0003 -> " in out

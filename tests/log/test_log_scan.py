@@ -89,10 +89,32 @@ def test_no_bytes_make_the_check_raise(data: bytes) -> None:
 
 
 def test_bad_lines_that_touch_are_one_report_with_their_number() -> None:
-    damage = [Damage(0, 5, "a"), Damage(5, 1, "b"), Damage(6, 2, "c", num_lines=3), Damage(20, 1, "d")]
+    damage = [Damage(0, 5, "a"), Damage(5, 1, "a"), Damage(6, 2, "a", num_lines=3), Damage(20, 1, "d")]
     assert list(merge_damage(damage)) == [Damage(0, 8, "a", num_lines=5), Damage(20, 1, "d")]
 
 
+def test_one_report_names_every_way_in_which_its_lines_are_bad_once_and_the_first_in_full() -> None:
+    reasons = (
+        "not JSON: unexpected character at byte 3",
+        "the line is empty",
+        "not JSON: unexpected end of data at byte 9",
+        "not an event: step: Field required",
+        "the line is empty",
+        "not an event: ts: Field required",
+    )
+    damage = [Damage(at, 1, reason) for at, reason in enumerate(reasons)]
+    said = f"{reasons[0]}; others: the line is empty, not an event"
+    assert list(merge_damage(damage)) == [Damage(0, 6, said, num_lines=6)]
+
+
+@given(st.lists(st.sampled_from(["a: x", "a: y", "b", "c: z", "d"]), min_size=1), st.data())
+def test_joining_again_what_was_joined_changes_nothing(reasons: list[str], data: st.DataObject) -> None:
+    damage = [Damage(at, 1, reason) for at, reason in enumerate(reasons)]
+    cut = data.draw(st.integers(0, len(damage)))
+    parts = [*merge_damage(damage[:cut]), *merge_damage(damage[cut:])]
+    assert list(merge_damage(parts)) == list(merge_damage(damage))
+
+
 def test_a_restart_is_never_joined_with_the_damage_beside_it() -> None:
-    damage = [Damage(0, 0, "replaced", restart=True), Damage(0, 4, "x"), Damage(4, 4, "y")]
+    damage = [Damage(0, 0, "replaced", restart=True), Damage(0, 4, "x"), Damage(4, 4, "x")]
     assert list(merge_damage(damage)) == [damage[0], Damage(0, 8, "x", num_lines=2)]
