@@ -111,7 +111,7 @@ class _Git:
         if not answer.problem and process.returncode != 0:
             answer.is_empty = process.returncode == 1 and not errors and not answer.data
             lines = errors.decode("utf-8", "backslashreplace").strip().splitlines()
-            answer.problem = f"{what}: {redact_text(lines[0][:200]) if lines else f'exit status {process.returncode}'}"
+            answer.problem = f"{what}: {redact_text(lines[0])[:200] if lines else f'exit status {process.returncode}'}"
         return answer
 
 

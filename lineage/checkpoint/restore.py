@@ -24,6 +24,7 @@ import orjson
 import torch
 from pydantic import ValidationError
 
+from lineage.capture.problem import describe_error
 from lineage.checkpoint import compare, ledger, rng, tensorfile
 from lineage.checkpoint.compare import Mode, Rule, Side
 from lineage.checkpoint.components import GeneratorComponent, Problem, Saved, require_wire
@@ -446,7 +447,7 @@ def _poisoning(registry: Registry, candidate: Candidate | None, what: str) -> It
         if not isinstance(error, Exception):
             raise
         if candidate is not None and not isinstance(error, MemoryError | torch.OutOfMemoryError):
-            _set_aside(candidate, f"{what}: {type(error).__name__}: {error}"[:500])
+            _set_aside(candidate, f"{what}: {describe_error(error)}"[:500])
         raise PoisonedError(
             f"{what}: {type(error).__name__}: {error}", hint="start a fresh process; the checkpoint is unchanged"
         ) from error

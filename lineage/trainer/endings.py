@@ -7,13 +7,13 @@ note and passes the exception on to the hook that was there before.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import weakref
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Final, Protocol
-
-_MAX_REASON: Final = 2_000
 
 
 class Ending(Protocol):
@@ -46,15 +46,22 @@ def forget(run: Ending) -> None:
     _live.discard(run)
 
 
-def describe(error: BaseException) -> str:
-    """One line that says what went wrong, for `session_end.reason`."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 1] + "…"
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """Around what records an end: if that fails, a line on stderr says so, and the training's own exception goes on."""
+    try:
+        yield
+    except Exception as problem:  # noqa: BLE001  # whatever it is, it must not stand in for how the training ended
+        from lineage.capture.problem import describe_error
+        from lineage.trainer.recorder import warn
+
+        warn(f"how the session ended was not recorded: {describe_error(problem)}")
 
 
 def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     for run in list(_live):
-        run.end_on_exception(error)
+        with told():
+            run.end_on_exception(error)
     (_state["previous"] or sys.__excepthook__)(kind, error, trace)
 
 
@@ -62,4 +69,5 @@ def _at_exit(pid: int) -> None:
     if pid != os.getpid():  # a forked child leaves by sys.exit: the run is not its own
         return
     for run in list(_live):
-        run.end_at_exit()
+        with told():
+            run.end_at_exit()

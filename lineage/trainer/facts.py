@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lineage.log.wire import text
 from lineage_schemas.run import DataIdentity, Environment, Recipe, Tolerance
 
 
@@ -40,13 +41,16 @@ def capture_facts(
     from lineage.capture.argv import capture_argv
     from lineage.capture.environment import capture_environment
     from lineage.capture.recipe import capture_recipe
+    from lineage.capture.redact import redact_text
 
     return Facts(
         recipe=capture_recipe({} if recipe is None else recipe),
         environment=capture_environment(),
         argv=capture_argv(sys.argv),
         data={
-            split: identity if isinstance(identity, DataIdentity) else DataIdentity(fingerprint=str(identity))
+            split: identity
+            if isinstance(identity, DataIdentity)
+            else DataIdentity(fingerprint=redact_text(text(identity)))
             for split, identity in (data or {}).items()
         },
         tolerance=tolerance,

@@ -479,7 +479,8 @@ class Run:
         if error is None:
             self.finish()
         else:
-            self.end_on_exception(error)
+            with endings.told():
+                self.end_on_exception(error)
 
     def end_on_exception(self, error: BaseException) -> None:
         """End the session as the exception says: Ctrl-C is `interrupted`, `sys.exit(0)` as usual, others `failed`."""
@@ -488,7 +489,9 @@ class Run:
         elif isinstance(error, SystemExit) and error.code in (None, 0):
             self.end_at_exit()
         else:
-            self._end("failed", endings.describe(error))
+            from lineage.capture.problem import describe_error
+
+            self._end("failed", describe_error(error))
 
     def end_at_exit(self) -> None:
         """End the session when the interpreter leaves without `finish`."""
@@ -552,11 +555,14 @@ class Run:
             cause = error.__cause__ if isinstance(error, BackgroundSaveError) else error
             if not isinstance(cause, OSError | DiskSpaceError):
                 raise
+            from lineage.capture.problem import error_text
+
+            said = error_text(cause)
             self._alert(
                 f"checkpoint_failed.{step}",
-                f"the checkpoint after step {step} failed: {cause}; training goes on",
+                f"the checkpoint after step {step} failed: {said}; training goes on",
                 severity="error",
-                details={"step": step, "error": str(cause)},
+                details={"step": step, "error": said},
             )
 
     def _settle(self, *, wait: bool = False) -> None:
