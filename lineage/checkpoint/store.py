@@ -69,19 +69,24 @@ class SaveContext(Experiment):
         run, session, ordinal: ids of the run and of the session, and its ordinal from 1.
         parent: generation this session started from; None when it began fresh.
         before_commit: called when all but COMMIT is durable; the hook syncs the log here, so that no checkpoint is
-            newer than the log that leads to it. An exception from it aborts the save.
+            newer than the log that leads to it. False says that the log could not be synced: the generation is
+            committed all the same, and says so (docs/decisions/037). An exception aborts the save.
     """
 
     run: str
     session: str
     ordinal: int
     parent: str | None = None
-    before_commit: Callable[[], object] | None = None
+    before_commit: Callable[[], bool | None] | None = None
 
 
 @dataclass(frozen=True)
 class SavedGeneration:
-    """A generation that is durable and committed."""
+    """A generation that is durable and committed.
+
+    Attributes:
+        log_synced: whether the log that leads to it was durable before it was; False where the disk refused that.
+    """
 
     name: str
     path: Path
@@ -89,6 +94,7 @@ class SavedGeneration:
     manifest_sha256: str
     timing: schema.Timing
     manifest: schema.Manifest
+    log_synced: bool = True
 
 
 @dataclass(frozen=True)
@@ -252,7 +258,7 @@ def write_folder(
         timing = schema.Timing(snapshot_s=snapshot_s, write_s=clock.write_s, fsync_s=clock.fsync_s)
         kind: Literal["training", "weights"] = "weights" if state is None else "training"
         manifest = make_manifest(folder.name, snapshot, artifacts, position, context, timing=timing, kind=kind)
-        manifest_sha256 = _commit(run_dir, folder, manifest, context, made_root=made_root)
+        manifest_sha256, log_synced = _commit(run_dir, folder, manifest, context, made_root=made_root)
     except BaseException:
         _abandon(folder)
         raise
@@ -263,6 +269,7 @@ def write_folder(
         manifest_sha256=manifest_sha256,
         timing=manifest.timing,
         manifest=manifest,
+        log_synced=log_synced,
     )
 
 
@@ -396,18 +403,20 @@ def make_manifest(
     )
 
 
-def _commit(run_dir: RunDir, folder: Path, manifest: schema.Manifest, context: SaveContext, *, made_root: bool) -> str:
+def _commit(
+    run_dir: RunDir, folder: Path, manifest: schema.Manifest, context: SaveContext, *, made_root: bool
+) -> tuple[str, bool]:
+    """Hash of the manifest, and whether the log was synced before the marker was written."""
     data = orjson.dumps(manifest.to_wire(), option=orjson.OPT_INDENT_2) + b"\n"
     tensorfile.write_bytes(folder / "manifest.json", data)
-    if context.before_commit is not None:
-        context.before_commit()
+    log_synced = context.before_commit is None or context.before_commit() is not False
     sha256 = hashlib.sha256(data).hexdigest()
     tensorfile.write_bytes(folder / "COMMIT", schema.format_commit(sha256))
     fs.fsync_dir(folder)
     fs.fsync_dir(folder.parent)
     if made_root:
         fs.fsync_dir(run_dir.path)
-    return sha256
+    return sha256, log_synced
 
 
 def _abandon(folder: Path) -> None:
@@ -435,6 +444,7 @@ def _announce(run_dir: RunDir, saved: SavedGeneration, context: SaveContext) -> 
                 "snapshot_s": round(saved.timing.snapshot_s, 6),
                 "write_s": round(saved.timing.write_s, 6),
                 "fsync_s": round(saved.timing.fsync_s, 6),
+                **({} if saved.log_synced else {"log_synced": False}),
             },
         )
 

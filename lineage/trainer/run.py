@@ -587,6 +587,14 @@ class Run:
             duration_s=duration_s,
         )
         self._recorder.add_checkpoint(saved.name, step)
+        if not saved.log_synced:
+            self._alert(
+                f"log_unsynced.{step}",
+                f"the checkpoint after step {step} is whole, but the log could not be synced before it: after a power "
+                "loss steps that led to it may be missing from the log; training goes on",
+                severity="error",
+                details={"step": step, "checkpoint": saved.name},
+            )
 
     def _position(self, step: int) -> Position:
         return Position(

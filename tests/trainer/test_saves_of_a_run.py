@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import hashlib
 import threading
+from collections.abc import Callable
 
+import orjson
 import pytest
 from safetensors.torch import load_file
 
@@ -82,6 +86,72 @@ def test_every_checkpoint_that_a_full_disk_prevents_is_told(
     assert len([e for e in events_of(run, "alert") if e["code"] == "checkpoint_failed"]) == 3
     assert capsys.readouterr().err.count("training goes on") == 3
     assert not list((run.path / "checkpoints").glob("step-*"))
+
+
+def with_a_log_that(run: lineage.Run, fdatasync: Callable[[int], None]) -> None:
+    """Let the log's disk answer syncs this way; every other file is as it was."""
+    log = run._recorder._log
+    log._disk = dataclasses.replace(log._disk, fdatasync=fdatasync)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_log_that_cannot_be_synced_costs_no_checkpoint_and_the_checkpoint_says_so(
+    make, start, events_of, abandon, capsys, *, background: bool
+) -> None:
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    asked: list[int] = []
+    healthy = run._recorder._log._disk.fdatasync
+
+    def refuse(fd: int) -> None:
+        asked.append(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    batches = run.batches(trainer.loader)
+    for step in run.steps(12):
+        run.log(loss=trainer.step(next(batches)))
+        if step == 5:
+            with_a_log_that(run, refuse)
+            run.checkpoint(background=background)
+            run._settle(wait=True)
+            assert asked, "the sync comes before the marker, also where it fails"
+            with_a_log_that(run, healthy)
+        if step == 10:
+            run.checkpoint(background=background)
+    run.finish()
+    unsynced, synced = events_of(run, "checkpoint_saved")
+    (alert,) = (e for e in events_of(run, "alert") if e["code"] == "log_unsynced")
+    assert alert["details"] == {"step": 5, "checkpoint": unsynced["checkpoint"]}
+    assert "the log could not be synced before it" in capsys.readouterr().err
+    ledger = [orjson.loads(line) for line in (run.path / "checkpoints" / "ledger.jsonl").read_bytes().splitlines()]
+    told = {line["checkpoint"]: line["details"].get("log_synced", True) for line in ledger}
+    assert told == {unsynced["checkpoint"]: False, synced["checkpoint"]: True}
+    trainer, again = make(), start(resume=str(run.path / "checkpoints" / unsynced["checkpoint"]))
+    trainer.track(again)
+    assert again.restore().position.step == 5
+
+
+def test_a_checkpoint_is_resumed_from_when_the_log_that_led_to_it_is_gone(make, start, events_of, abandon) -> None:
+    """What a power loss may leave after a sync of the log failed: the state is whole, and nothing is compared."""
+    trainer, run = make(), start()
+    trainer.track(run)
+    run.restore()
+    trainer.train(run, 20, stop_after=10)
+    abandon(run)
+    log = run.path / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:3]))
+    trainer, again = make(), start()
+    trainer.track(again)
+    assert again.restore().position.step == 10
+    losses = trainer.train(again, 12)
+    again.finish()
+    trainer, whole = make(), start(resume="never")
+    trainer.track(whole)
+    whole.restore()
+    assert trainer.train(whole, 12)[-2:] == losses
+    assert events_of(again, "continuation")[0]["verdict"] == "unproven"
 
 
 def test_keep_leaves_the_newest_generations_and_those_of_every_nth_step(make, start) -> None:
