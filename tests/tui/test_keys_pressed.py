@@ -449,6 +449,18 @@ def test_a_key_that_can_do_nothing_is_answered_beside_the_values_and_covers_none
     drive(script, run_dir, runs_dir, (80, 24))
 
 
+def test_answers_cover_nothing_but_the_keys_and_go_by_themselves(drive, runs_dir, wait, text_of) -> None:
+    async def script(app, pilot):
+        before = text_of(app)
+        await pilot.press("3")
+        await wait(app, pilot, lambda: "open a run first: enter on one of the list" in text_of(app)[-1])
+        assert text_of(app)[:-1] == before[:-1]
+        assert not app._notifications
+        await wait(app, pilot, lambda: text_of(app) == before, 6)
+
+    drive(script, None, runs_dir, (80, 24))
+
+
 def test_a_range_says_of_which_metric_it_is(drive, run_dir, runs_dir, wait, text_of) -> None:
     async def script(app, pilot):
         await pilot.press("tab", "v", "right", "right", "v")

@@ -209,10 +209,8 @@ class LineageApp(App[int]):
 
     def open_runs(self, paths: Iterable[Path]) -> None:
         """Look at these runs: the first is the main one, the others are laid over its curves; at most `MAX_OPEN`."""
-        wanted_paths = list(dict.fromkeys(paths))
-        if len(wanted_paths) > MAX_OPEN:
-            self.notify(f"the first {MAX_OPEN} of {len(wanted_paths)} runs are shown", severity="warning")
-            del wanted_paths[MAX_OPEN:]
+        chosen = list(dict.fromkeys(paths))
+        wanted_paths = chosen[:MAX_OPEN]
         self._open = tuple(str(path) for path in wanted_paths)
         self.memo.clear()
         choice = self.choice()
@@ -233,6 +231,8 @@ class LineageApp(App[int]):
         self.action_show("run")
         for screen in self._made.values():
             screen.runs_changed()
+        if len(chosen) > MAX_OPEN:
+            self.say(f"the first {MAX_OPEN} of {len(chosen)} runs are shown")
 
     def want(self, wanted: Wanted) -> None:
         """Have the curves built for other metrics or another x axis."""
@@ -298,11 +298,17 @@ class LineageApp(App[int]):
                 how(screen)
                 return
 
+    def say(self, note: str) -> None:
+        """Answer with one line of the screen that is seen; nothing floats over what is read."""
+        screens = [screen for screen in self.screen_stack if isinstance(screen, LineageScreen)]
+        if screens:
+            screens[-1].call_later(screens[-1].say, note)  # in its own queue: it may just be coming up
+
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """A reading thread never raises by design; if one does, the person learns it and the app lives on."""
         if event.state is WorkerState.ERROR and event.worker.error is not None:
             self._log_crash(event.worker.error)
-            self.notify(str(Problem.of(event.worker.error).what), severity="error", markup=False)
+            self.say(str(Problem.of(event.worker.error).what))
 
     # -- actions of the key table ----------------------------------------------------------------------------------
     def action_show(self, name: str) -> None:
@@ -312,7 +318,7 @@ class LineageApp(App[int]):
         if name not in FACTORIES:
             return
         if name != "runs" and not self._open:
-            self.notify("open a run first: enter on one of the list", severity="warning")
+            self.say("open a run first: enter on one of the list")
             return
         while len(self.screen_stack) > 1 and not isinstance(self.screen, LineageScreen):
             self.pop_screen()
@@ -407,7 +413,7 @@ class LineageApp(App[int]):
 
     def action_light(self) -> None:
         if self.current_theme.ansi:
-            self.notify("the terminal's own colours are used here", severity="information")
+            self.say("the terminal's own colours are used here")
             return
         self.theme = "lineage-light" if self.current_theme.dark else "lineage-dark"
 

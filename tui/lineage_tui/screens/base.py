@@ -17,6 +17,7 @@ from lineage_tui.messages import Answer, Problem, Snapshot, VerifyProgress
 from lineage_tui.terminal import Glyphs
 from lineage_tui.widgets.bars import Fact, Footer, Header, Tabs
 from lineage_tui.widgets.panel import ProblemPanel
+from lineage_tui.widgets.said import Said
 from lineage_tui.widgets.table import Table
 from lineage_tui.widgets.words import STATE_TONES, count, plain, plural, state_glyph
 
@@ -49,6 +50,7 @@ class LineageScreen(Screen[None]):
         self.header = Header(ascii_only=glyphs == "ascii")
         self.footer = Footer(self.place, ascii_only=glyphs == "ascii")
         self.panel = ProblemPanel(ascii_only=glyphs == "ascii")
+        self.said = Said(ascii_only=glyphs == "ascii")
 
     @property
     def lineage(self) -> LineageApp:
@@ -66,6 +68,7 @@ class LineageScreen(Screen[None]):
         yield self.panel
         yield from self.compose_body()
         yield self.footer
+        yield self.said
 
     def compose_body(self) -> Iterable[Widget]:
         """The widgets between header and footer."""
@@ -108,6 +111,10 @@ class LineageScreen(Screen[None]):
 
     def progressed(self, progress: VerifyProgress) -> None:
         """A verification in the background came further."""
+
+    def say(self, note: str) -> None:
+        """Answer a key with one line, for a moment."""
+        self.said.say(note)
 
     def step_back(self) -> bool:
         """Close the innermost thing this screen has open; False when there is none."""
