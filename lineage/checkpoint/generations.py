@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Final, Literal, get_args
 
 from lineage.checkpoint import discover, ledger
 from lineage.checkpoint.quarantine import quarantine_of, quarantined_families
@@ -15,6 +17,10 @@ from lineage.layout import RunDir
 from lineage_schemas import checkpoint as schema
 from lineage_schemas.ids import parse_generation_name
 
+State = Literal["committed", "verified", "restorable", "quarantined", "damaged", "gone", "unfinished", "export"]
+STATES: Final[tuple[State, ...]] = get_args(State)
+"""The one word for how a generation stands, wherever one is shown (docs/checkpoints.md, "States")."""
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -23,7 +29,8 @@ class Generation:
     Attributes:
         kind: training, or weights for an export.
         quarantined: why, None when it is not.
-        problem: what is wrong as far as manifest and sizes tell, None when nothing is.
+        problem: what is wrong as far as manifest, sizes and the last verification tell, None when nothing is.
+        state: the word for all of it.
     """
 
     name: str
@@ -39,6 +46,7 @@ class Generation:
     pinned: bool = False
     quarantined: str | None = None
     problem: str | None = None
+    state: State = "committed"
     manifest: schema.Manifest | None = None
 
 
@@ -73,6 +81,10 @@ def _read(folder: Path, standing: ledger.Standing, held: Mapping[str, str]) -> G
         discover.check_files(folder, manifest)
     except FormatError as error:
         problem = error.what
+    is_gone = problem is not None and manifest is not None and not _has_artifacts(folder, manifest)
+    if problem is None and standing.damaged:
+        problem = "the last verification found a fault; lineage verify says which"
+    quarantined = quarantine_of(manifest, standing, held)
     parsed = parse_generation_name(folder.name)
     created: datetime | None = manifest.created_at if manifest else None
     return Generation(
@@ -87,7 +99,36 @@ def _read(folder: Path, standing: ledger.Standing, held: Mapping[str, str]) -> G
         restored_at=standing.restored_at,
         drilled_at=standing.drilled_at,
         pinned=standing.pinned,
-        quarantined=quarantine_of(manifest, standing, held),
+        quarantined=quarantined,
         problem=problem,
+        state=_state(
+            is_gone=is_gone,
+            is_damaged=problem is not None,
+            is_export=manifest is not None and manifest.kind == "weights",
+            is_quarantined=quarantined is not None,
+            standing=standing,
+        ),
         manifest=manifest,
     )
+
+
+def _state(
+    *, is_gone: bool, is_damaged: bool, is_export: bool, is_quarantined: bool, standing: ledger.Standing
+) -> State:
+    """What speaks against a generation comes first, then the most that was ever shown of it."""
+    if is_gone:
+        return "gone"
+    if is_damaged:
+        return "damaged"
+    if is_export:
+        return "export"
+    if is_quarantined:
+        return "quarantined"
+    if standing.restored_at is not None or standing.drilled_at is not None:
+        return "restorable"
+    return "verified" if standing.verified_at is not None else "committed"
+
+
+def _has_artifacts(folder: Path, manifest: schema.Manifest) -> bool:
+    """Whether any file of a generation is there; samples and backups may keep the manifests alone."""
+    return any(os.path.lexists(folder / artifact.path) for artifact in manifest.artifacts)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lineage.checkpoint import retention
-from lineage.checkpoint.generations import Generation, list_generations
+from lineage.checkpoint.generations import Generation, State, list_generations
 from lineage.checkpoint.retention import Policy, RetentionPlan
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
@@ -21,17 +21,29 @@ from lineage.errors import FormatError, NotFoundError, UsageError
 from lineage.layout import RunDir
 
 ACTIONS: Final = ("pin", "unpin", "prune")
+_STYLES: Final[dict[State, str]] = {
+    "committed": "",
+    "verified": "green",
+    "restorable": "green",
+    "quarantined": "yellow",
+    "damaged": "red",
+    "gone": "",
+    "unfinished": "yellow",
+    "export": "cyan",
+}
 
 
 class CheckpointsCommand(Command):
-    """List a run's checkpoints: step, session, size, age, kind, when each was verified and restored.
+    """List a run's checkpoints: step, session, size, state, age, kind, when each was verified and restored.
 
     `pin` and `unpin` take generations by name, a part of it, a step, or `newest`; a pinned one outlives every prune.
     `prune` keeps the newest two, the newest verified, the newest that was restored, the pinned, the one ACTIVE points
     at, and with --every those at every Nth step. It deletes only with --force; without, it says what it would do.
 
-    The list says damaged where manifest, name and sizes do not fit together, and the exit code is then 1; whether every
-    byte is right is for `lineage verify` to say.
+    States: committed (whole as far as manifest, name and sizes tell), verified (every byte was reread and right),
+    restorable (a restore of it succeeded), quarantined (a restore failed: no resume takes it by itself), damaged
+    (something of it is missing or wrong), gone (its files are not here), export (weights only, no checkpoint). With any
+    that is damaged or gone the exit code is 1; whether every byte is right is for `lineage verify` to say.
     """
 
     name = "checkpoints"
@@ -72,7 +84,7 @@ class CheckpointsCommand(Command):
             note("no checkpoints")
         for generation in generations:
             if generation.problem is not None and not args.json:
-                note(f"damaged: {generation.name}: {generation.problem}")
+                note(f"{generation.state}: {generation.name}: {generation.problem}")
         return ExitCode.FAILED if any(g.problem is not None for g in generations) else ExitCode.OK
 
 
@@ -121,6 +133,7 @@ def _document(generation: Generation) -> dict[str, Any]:
         "quarantined": generation.quarantined is not None,
         "quarantine_reason": generation.quarantined,
         "problem": generation.problem,
+        "state": generation.state,
         "path": str(generation.path),
     }
 
@@ -131,31 +144,22 @@ def _table(output: Output, generations: Sequence[Generation]) -> None:
     def ago(at: float | None) -> str:
         return "-" if at is None else f"{age(now - at)} ago"
 
-    rows: list[list[str | tuple[str, str]]] = []
-    for g in generations:
-        marks = [
-            text
-            for text, on in (
-                ("pinned", g.pinned),
-                ("quarantined", g.quarantined is not None),
-                ("damaged", g.problem is not None),
-            )
-            if on
+    rows: list[list[str | tuple[str, str]]] = [
+        [
+            f"{g.step:,}",
+            g.session or "-",
+            size(g.size_bytes),
+            (g.state, _STYLES[g.state]),
+            ago(g.committed_at),
+            g.kind,
+            ago(g.verified_at),
+            ago(g.restored_at),
+            "pinned" if g.pinned else "",
+            g.name,
         ]
-        rows.append(
-            [
-                f"{g.step:,}",
-                g.session or "-",
-                size(g.size_bytes),
-                ago(g.committed_at),
-                g.kind,
-                ago(g.verified_at),
-                ago(g.restored_at),
-                ", ".join(marks),
-                g.name,
-            ]
-        )
-    titles = ("STEP", "SESSION", "SIZE", "COMMITTED", "KIND", "VERIFIED", "RESTORED", "STATE", "NAME")
+        for g in generations
+    ]
+    titles = ("STEP", "SESSION", "SIZE", "STATE", "COMMITTED", "KIND", "VERIFIED", "RESTORED", "PINNED", "NAME")
     right = ("STEP", "SIZE")
     output.table([Column(t, "right" if t in right else "left", wide=t == "NAME") for t in titles], rows)
 

@@ -79,12 +79,13 @@ def _lines(report: VerifyReport) -> list[str]:
     lines = []
     for generation in report.generations:
         if generation.ok:
-            lines.append(f"ok       {generation.name}  {size(generation.num_bytes)}")
+            lines.append(f"verified {generation.name}  {size(generation.num_bytes)}")
         lines += [f"{f.kind:<8} {_where(generation, f.path)}: {f.message}" for f in generation.faults]
-    faulty = sum(not generation.ok for generation in report.generations)
+    right = sum(generation.ok for generation in report.generations)
     speed = f", {size(int(report.bytes_per_s))}/s" if report.num_bytes else ""
     total = f"{len(report.generations):,} checked, {size(report.num_bytes)} in {report.duration_s:.2f} s{speed}"
-    return [*lines, f"{total}: " + ("all whole" if not faulty else f"{faulty:,} with faults")]
+    num = len(report.generations)
+    return [*lines, f"{total}: " + ("all verified" if right == num else f"{right:,} of {num:,} verified")]
 
 
 def _where(generation: GenerationReport, path: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -25,9 +26,10 @@ from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
 from lineage_tui.widgets.words import age, count, plain, plural, size, to_ascii
 
 if TYPE_CHECKING:
-    from lineage.checkpoint import generations
+    from lineage.checkpoint.generations import State
     from lineage.checkpoint.verify import Fault, VerifyReport
     from lineage.history.whence import Whence
+    from lineage.layout import RunDir
     from lineage.view import RunView
 
 COLUMNS: Final = (
@@ -38,25 +40,33 @@ COLUMNS: Final = (
     Column("committed", 9, align="right", drop=3),
     Column("verified", 9, align="right", drop=4),
     Column("restored", 9, align="right", drop=5),
-    Column("pin", 3, drop=2),
+    Column("pin", 3),
     Column("name", 31, cut="middle"),
-    Column("remark", 12, grow=1, drop=1),
+    Column("remark", 30, grow=1, drop=6),
 )
-REREAD_S: Final = 3.0
+
+STATES: Final[dict[State, tuple[str, str, str]]] = {
+    # state: (glyph, ASCII, tone)
+    "committed": ("◆", "#", "info"),
+    "verified": ("✓", "+", "good"),
+    "restorable": ("◈", "R", "good"),
+    "quarantined": ("■", "q", "warn"),
+    "damaged": ("✗", "!", "bad"),
+    "gone": ("◇", "o", "dim"),
+    "unfinished": ("◌", ".", "warn"),
+    "export": ("▫", "e", "info"),
+}
+PINNABLE: Final[frozenset[State]] = frozenset({"committed", "verified", "restorable", "quarantined", "damaged"})
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One generation as the list has it; times are Unix seconds.
-
-    Attributes:
-        state: whole, quarantined, damaged, unusable, unfinished, gone, or recorded (no folder here).
-    """
+    """One generation as the list has it; times are Unix seconds."""
 
     name: str
     step: int
     ordinal: int
-    state: str
+    state: State
     size_bytes: int | None = None
     committed_at: float | None = None
     verified_at: float | None = None
@@ -65,31 +75,31 @@ class Generation:
     remark: str = ""
 
 
-STATES: Final = {
-    "whole": ("◆", "#", "good"),
-    "verified": ("◆", "#", "good"),
-    "recorded": ("◇", "o", "dim"),
-    "manifest": ("◇", "m", "dim"),
-    "export": ("◇", "e", "info"),
-    "deleted": ("◇", "o", "dim"),
-    "quarantined": ("■", "q", "warn"),
-    "unfinished": ("◌", ".", "warn"),
-    "damaged": ("✗", "!", "bad"),
-    "unusable": ("✗", "!", "bad"),
-}
-
-
 def read_generations(view: RunView) -> tuple[list[Generation], list[str]]:
     """The generations of a run, newest first, and remarks about the folder. Reads manifests, no tensors."""
+    saved = {event.checkpoint: event for event in view.events() if isinstance(event, CheckpointSavedEvent)}
+    return generations_of(view.dir, view.record, saved)
+
+
+def generations_of(
+    run_dir: RunDir, record: Run, saved: Mapping[str, CheckpointSavedEvent]
+) -> tuple[list[Generation], list[str]]:
+    """What is on disk and what run.json tells of, newest first, and remarks about the folder.
+
+    Args:
+        run_dir: the run's folder.
+        record: its run.json.
+        saved: the log's line for each generation; size and time of those that are gone.
+    """
     from lineage.checkpoint import ledger
     from lineage.checkpoint.discover import discover
     from lineage.checkpoint.generations import list_generations
 
-    found = discover(view.dir)
-    standings = ledger.standings(ledger.read(view.dir.ledger))
+    found = discover(run_dir)
+    standings = ledger.standings(ledger.read(run_dir.ledger))
     rows: dict[str, Generation] = {}
 
-    def add(name: str, state: str, remark: str, size_bytes: int | None = None, at: float | None = None) -> None:
+    def add(name: str, state: State, remark: str, size_bytes: int | None = None, at: float | None = None) -> None:
         parsed = parse_generation_name(name)
         standing = standings.get(name, ledger.Standing())
         rows[name] = Generation(
@@ -105,49 +115,30 @@ def read_generations(view: RunView) -> tuple[list[Generation], list[str]]:
             remark=remark,
         )
 
-    for one in list_generations(view.dir):
-        damaged = standings.get(one.name, ledger.Standing()).damaged
-        if one.kind == "weights":
-            state, remark = "export", "weights only: nothing can be resumed from it"
-        elif one.problem is not None and one.manifest is not None and not _has_files(one):
-            state, remark = (
-                "manifest",
-                "its tensors are not here: it tells of the run, and nothing can be resumed from it",
-            )
-        elif one.problem is not None:
-            state, remark = "unusable", one.problem
-        elif damaged:
-            state, remark = "damaged", "the last verification found a fault; v verifies again"
-        elif one.quarantined is not None:
-            state, remark = "quarantined", one.quarantined
-        else:
-            state, remark = ("verified" if one.verified_at is not None else "whole"), ""
-        add(one.name, state, remark, one.size_bytes, one.committed_at)
+    for one in list_generations(run_dir):
+        remark = one.problem or one.quarantined or ""
+        if one.state == "gone":
+            remark = "its tensors are not here: the manifest tells of the run, and nothing can be resumed from it"
+        elif one.state == "export":
+            remark = "weights only: nothing can be resumed from it"
+        add(one.name, one.state, remark, one.size_bytes, one.committed_at)
     for rejected in found.rejected:
         if rejected.name not in rows:
-            add(rejected.name, "unusable", rejected.reason)
+            is_here = os.path.lexists(run_dir.checkpoints_dir / rejected.name)
+            add(rejected.name, "damaged" if is_here else "gone", rejected.reason)
     for name in found.incomplete:
         add(name, "unfinished", "never committed: the save did not finish")
-    saved = {event.checkpoint: event for event in view.events() if isinstance(event, CheckpointSavedEvent)}
-    for session in view.record.sessions:
+    for session in record.sessions:
         for name in session.checkpoints:
+            event = saved.get(name)
             if name not in rows:
-                event = saved.get(name)
-                is_deleted = standings.get(name, ledger.Standing()).deleted
-                add(
-                    name,
-                    "deleted" if is_deleted else "recorded",
-                    "deleted by retention" if is_deleted else "no files here",
-                    event.size_bytes if event is not None else None,
-                    event.ts if event is not None else None,
-                )
+                remark = "deleted by retention" if name in standings and standings[name].deleted else "no files here"
+                add(name, "gone", remark)
+            if rows[name].state == "gone" and event is not None:
+                size_bytes, at = rows[name].size_bytes or event.size_bytes, rows[name].committed_at or event.ts
+                rows[name] = replace(rows[name], size_bytes=size_bytes, committed_at=at)
     order = sorted(rows.values(), key=lambda one: (one.ordinal, one.step), reverse=True)
     return order, list(found.notes) + [f"unknown: {name}" for name in found.unknown[:20]]
-
-
-def _has_files(one: generations.Generation) -> bool:
-    """Whether any file of a generation is there; samples and backups may keep the manifests alone."""
-    return one.manifest is not None and any((one.path / artifact.path).exists() for artifact in one.manifest.artifacts)
 
 
 class CheckpointsScreen(ListScreen):
@@ -227,15 +218,16 @@ class CheckpointsScreen(ListScreen):
         elif answer.topic == "verify":
             self._progress = None
             if answer.problem is not None:
-                self.notify(answer.problem.what, severity="warning", markup=False)
+                self.say(answer.problem.what)
             else:
                 self.verified = answer.value
                 self._faults = {report.name: report.faults for report in answer.value.generations}
             self.reread()
             self._list()
         elif answer.problem is not None:
-            self.notify(answer.problem.what, severity="warning", markup=False)
+            self.say(answer.problem.what)
         elif answer.topic == "pin":
+            self.say(answer.value)
             self.reread()
         elif answer.topic == "whence":
             self.app.push_screen(Page("whence", answer.value, ascii_only=self.ascii_only))
@@ -280,7 +272,7 @@ class CheckpointsScreen(ListScreen):
                 ago(one.committed_at),
                 ago(one.verified_at),
                 ago(one.restored_at),
-                Cell("pin" if one.pinned else "", "info"),
+                Cell("pin" if one.pinned else "", "accent"),
                 Cell(plain(one.name, 80)),
                 Cell(plain(remark, 300), tone if remark else ""),
             ),
@@ -294,14 +286,14 @@ class CheckpointsScreen(ListScreen):
             bar = "#" * cells + "." * (12 - cells) if self.ascii_only else "█" * cells + "░" * (12 - cells)
             right = [*right, Fact(f"verifying {bar} {done:.0%}", "info", 1)]
         elif self.verified is not None:
-            bad = [report for report in self.verified.generations if not report.ok]
+            num, good = len(self.verified.generations), sum(one.ok for one in self.verified.generations)
             rate = f" at {size(int(self.verified.bytes_per_s))}/s" if self.verified.num_bytes else ""
-            words = f"{plural(len(bad), 'damaged checkpoint')}" if bad else f"all whole{rate}"
-            right = [*right, Fact(words, "bad" if bad else "good", 2)]
+            words = f"all verified{rate}" if good == num else f"{good:,} of {num:,} verified"
+            right = [*right, Fact(words, "bad" if good < num else "good", 2)]
         if self._all is not None:
             shown = f"{len(self._shown):,} of " if len(self._shown) != len(self._all) else ""
             right = [*right, Fact(f"{shown}{plural(len(self._all), 'checkpoint')}", "dim", 4)]
-            if any(one.state not in {"manifest", "recorded"} for one in self._all):
+            if any(one.state != "gone" for one in self._all):
                 right += [Fact(f"! {plain(note, 80)}", "warn", 5) for note in self._notes[:1]]
         return left, right
 
@@ -330,8 +322,8 @@ class CheckpointsScreen(ListScreen):
         one = self.generation()
         if one is None:
             return
-        if one.state in {"recorded", "deleted", "unfinished", "export"}:
-            self.notify("only a committed checkpoint can be pinned", severity="warning")
+        if one.state not in PINNABLE and not one.pinned:
+            self.say(f"{one.name} is {one.state}: nothing of it is to be kept by a pin")
             return
         self.lineage.ask("pin", partial(pin_generation, name=one.name, pinned=not one.pinned))
 
@@ -341,11 +333,12 @@ class CheckpointsScreen(ListScreen):
             self.lineage.ask("whence", partial(chain_of, one=one, ascii_only=self.ascii_only))
 
 
-def pin_generation(view: RunView, name: str, *, pinned: bool) -> None:
-    """Keep a generation through every prune, or no longer."""
+def pin_generation(view: RunView, name: str, *, pinned: bool) -> str:
+    """Keep a generation through every prune, or no longer; what to say of it."""
     from lineage.checkpoint.retention import pin
 
     pin(view.dir, name, pinned=pinned)
+    return f"pinned {name}: no prune deletes it" if pinned else f"unpinned {name}"
 
 
 def chain_of(view: RunView, one: Generation, *, ascii_only: bool = False) -> Content:

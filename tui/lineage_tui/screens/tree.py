@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.widget import Widget
 
+from lineage.errors import LineageError
 from lineage_schemas.ids import parse_generation_name
 from lineage_schemas.run import Run, Session
 from lineage_tui.messages import Answer, Snapshot
 from lineage_tui.screens.base import ListScreen, matches
+from lineage_tui.screens.checkpoints import STATES, generations_of
 from lineage_tui.screens.diff import origin_of
 from lineage_tui.screens.sessions import started_from, verdict_text
 from lineage_tui.terminal import Glyphs
@@ -21,6 +24,7 @@ from lineage_tui.widgets.table import Cell, Column, Row, Table
 from lineage_tui.widgets.words import STATE_TONES, clock, plain, plural, state_glyph
 
 if TYPE_CHECKING:
+    from lineage.checkpoint.generations import State
     from lineage.view import RunView
 
 COLUMNS: Final = (
@@ -43,6 +47,7 @@ class Node:
         rails: for each level above whether more follows there; for the lines on the left.
         path: folder of the run it belongs to; None when the run is not here.
         step: the step it stands at.
+        state: of a checkpoint, the word for it (docs/checkpoints.md, "States").
     """
 
     key: str
@@ -55,6 +60,25 @@ class Node:
     session: Session | None = None
     run: Run | None = None
     is_here: bool = False
+    state: State = "committed"
+
+
+def read_tree(view: RunView) -> list[Node]:
+    """The run's family as lines, each checkpoint with the state it has on disk."""
+    from lineage.layout import RunDir
+
+    family = read_family(view)
+    states: dict[tuple[str, str], State] = {}
+    for id_, (path, run) in family.items():
+        with contextlib.suppress(LineageError, OSError):
+            found, _ = generations_of(RunDir(path), run, {})
+            states |= {(id_, one.name): one.state for one in found}
+    return [
+        replace(node, state=states.get((node.run.id, node.label), "gone"))
+        if node.kind == "checkpoint" and node.run is not None
+        else node
+        for node in nodes(family, view.record.id)
+    ]
 
 
 def read_family(view: RunView) -> dict[str, tuple[Path, Run]]:
@@ -142,7 +166,7 @@ class TreeScreen(ListScreen):
 
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(glyphs)
-        self._family: dict[str, tuple[Path, Run]] | None = None
+        self._all: list[Node] | None = None
         self._shown: list[Node] = []
         self._asked_for: tuple[object, ...] | None = None
 
@@ -151,9 +175,13 @@ class TreeScreen(ListScreen):
         yield self.filter
 
     def runs_changed(self) -> None:
-        self._family = None
+        self._all = None
         self._asked_for = None
         self._shown = []
+
+    def draw_all(self) -> None:
+        self._asked_for = None  # what a verification or a prune changed is told nowhere else
+        super().draw_all()
 
     def snapshot_changed(self, snapshot: Snapshot) -> None:
         super().snapshot_changed(snapshot)
@@ -164,14 +192,14 @@ class TreeScreen(ListScreen):
         stamp = (main.key, sessions, len(self.lineage.folder.runs) if self.lineage.folder else 0)
         if stamp != self._asked_for:
             self._asked_for = stamp
-            self.lineage.ask("family", read_family)
+            self.lineage.ask("family", read_tree)
         self._list()
 
     def answered(self, answer: Answer) -> None:
         if answer.problem is not None:
             self.panel.show_problem(answer.problem)
             return
-        self._family = answer.value
+        self._all = answer.value
         self._list()
 
     def filter_changed(self) -> None:
@@ -179,14 +207,12 @@ class TreeScreen(ListScreen):
 
     def _list(self) -> None:
         main = self.lineage.snapshot
-        if not self.is_mounted or main is None or self._family is None:
+        if not self.is_mounted or main is None or self._all is None:
             return
         words = self.filter.value
         first = not self._shown
         self._shown = [
-            node
-            for node in nodes(self._family, main.record.id)
-            if matches(words, node.label, node.kind, node.run.id if node.run else "")
+            node for node in self._all if matches(words, node.label, node.kind, node.run.id if node.run else "")
         ]
         keep = main.record.id if first else (self.table.row.key if self.table.row else None)
         self.table.empty = "nothing fits the filter"
@@ -235,8 +261,18 @@ class TreeScreen(ListScreen):
                     Cell(origin, "dim"),
                 ),
             )
-        return Row(node.key, (Cell(label, "dim"), Cell("# saved" if self.ascii_only else "◆ saved", "info"),
-                              Cell(f"{node.step:,}", "dim"), Cell(""), Cell(""), Cell("")))  # fmt: skip
+        glyph, flat, tone = STATES[node.state]
+        return Row(
+            node.key,
+            (
+                Cell(label, "dim"),
+                Cell(f"{flat if self.ascii_only else glyph} {node.state}", tone),
+                Cell(f"{node.step:,}", "dim"),
+                Cell(""),
+                Cell(""),
+                Cell(""),
+            ),
+        )
 
     def _rails(self, node: Node) -> str:
         if not node.rails:
@@ -246,8 +282,9 @@ class TreeScreen(ListScreen):
 
     def header_facts(self) -> tuple[list[Fact], list[Fact]]:
         left, right = super().header_facts()
-        if self._family is not None and len(self._family) > 1:
-            right = [*right, Fact(plural(len(self._family), "related run"), "dim", 4)]
+        num = sum(node.kind == "run" for node in self._all or ())
+        if num > 1:
+            right = [*right, Fact(plural(num, "related run"), "dim", 4)]
         return left, right
 
     def action_open(self) -> None:
