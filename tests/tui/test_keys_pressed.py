@@ -134,7 +134,7 @@ LIST: dict[str, tuple[tuple[str, ...], Callable]] = {
     "g": (("end",), row_is(0)),
     "end": (("home",), lambda a, s, b: s.table.cursor == len(s.table.rows) - 1),
     "G": (("home",), lambda a, s, b: s.table.cursor == len(s.table.rows) - 1),
-    "slash": ((), lambda a, s, b: s.filter.display and a.focused is s.filter),
+    "slash": ((), lambda a, s, b: s.filter_line.display and a.focused is s.filter),
 }
 
 RUNS: dict[str, tuple[tuple[str, ...], Callable]] = {

@@ -196,6 +196,7 @@ def test_the_filter_is_seen_while_it_is_typed(drive, run_dir, runs_dir, text_of,
         seen.extend(text_of(app))
 
     drive(script, run_dir, runs_dir, size)
-    assert seen[-2].strip() == words
+    assert seen[-2].split()[:2] == ["/", words]
+    assert f" of {4 if key == '5' else 40} " in seen[-2]
     assert sum(line.startswith("───") for line in seen) == 1  # what is told of the row stands above it
     assert " of " in seen[0]

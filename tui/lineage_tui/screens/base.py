@@ -16,6 +16,7 @@ from lineage_tui import keys
 from lineage_tui.messages import Answer, Problem, Snapshot, VerifyProgress
 from lineage_tui.terminal import Glyphs
 from lineage_tui.widgets.bars import Fact, Footer, Header, Tabs
+from lineage_tui.widgets.filter_line import FilterLine
 from lineage_tui.widgets.panel import ProblemPanel
 from lineage_tui.widgets.said import Said
 from lineage_tui.widgets.table import Table
@@ -176,12 +177,21 @@ class LineageScreen(Screen[None]):
 
 
 class ListScreen(LineageScreen):
-    """A screen around a table, with a filter line and maybe something beside it."""
+    """A screen around a table, with a filter line and maybe something beside it.
+
+    Attributes:
+        what: what its rows are, in the plural.
+        filtered_by: what the words of the filter are looked for in.
+        filter: where they are typed.
+    """
+
+    what: ClassVar[str] = "rows"
+    filtered_by: ClassVar[str] = ""
 
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(glyphs)
-        self.filter = Input(placeholder="filter", id="filter", compact=True)
-        self.filter.cursor_blink = False
+        self.filter_line = FilterLine(f"words in {self.filtered_by}" if self.filtered_by else "filter")
+        self.filter = self.filter_line.input
 
     @property
     def table(self) -> Table:
@@ -189,8 +199,12 @@ class ListScreen(LineageScreen):
         return self.query_one("#list", Table)
 
     # -- filter ----------------------------------------------------------------------------------------------------
+    def show_count(self, num_shown: int, num_all: int) -> None:
+        """How many of the rows the filter leaves."""
+        self.filter_line.show_count(num_shown, num_all, self.what)
+
     def action_filter(self) -> None:
-        self.filter.display = True
+        self.filter_line.display = True
         self.filter.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -200,16 +214,16 @@ class ListScreen(LineageScreen):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input is self.filter:
             self.set_focus(None)
-            self.filter.display = bool(self.filter.value)
+            self.filter_line.display = bool(self.filter.value)
 
     def filter_changed(self) -> None:
         """Other words in the filter line."""
 
     def step_back(self) -> bool:
-        if self.filter.display:
+        if self.filter_line.display:
             had = bool(self.filter.value)
             self.filter.value = ""
-            self.filter.display = False
+            self.filter_line.display = False
             self.set_focus(None)
             if had:
                 self.filter_changed()

@@ -145,6 +145,8 @@ class CheckpointsScreen(ListScreen):
     """The generations as a table."""
 
     place: ClassVar[str] = "checkpoints"
+    what: ClassVar[str] = "checkpoints"
+    filtered_by: ClassVar[str] = "name, state, step, remark"
     topics: ClassVar[frozenset[str]] = frozenset({"checkpoints", "verify", "pin", "whence"})
 
     def __init__(self, glyphs: Glyphs) -> None:
@@ -164,7 +166,7 @@ class CheckpointsScreen(ListScreen):
 
     def compose_body(self) -> Iterable[Widget]:
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only)
-        yield self.filter
+        yield self.filter_line
         yield Static(id="remark")
 
     def on_table_highlighted(self) -> None:
@@ -251,7 +253,8 @@ class CheckpointsScreen(ListScreen):
             self.table.empty = "no checkpoint fits the filter" if self._all else "no checkpoint yet"
         now = self.lineage.options.clock()
         keep = self.table.row.key if self.table.row else None
-        self.table.set_rows(LazyRows(self._shown, lambda one: self._row(one, now)), keep=keep)
+        self.table.set_rows(LazyRows(self._shown, lambda one: self._row(one, now), lambda one: one.name), keep=keep)
+        self.show_count(len(self._shown), len(self._all or ()))
         self._show_remark()
         self.show_header()
 

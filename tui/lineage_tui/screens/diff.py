@@ -66,6 +66,8 @@ class DiffScreen(ListScreen):
     """The differences of two sessions, graded."""
 
     place: ClassVar[str] = "diff"
+    what: ClassVar[str] = "differences"
+    filtered_by: ClassVar[str] = "path, section, grade, values"
     topics: ClassVar[frozenset[str]] = frozenset({"diff"})
 
     def __init__(self, glyphs: Glyphs) -> None:
@@ -80,7 +82,7 @@ class DiffScreen(ListScreen):
     def compose_body(self) -> Iterable[Widget]:
         yield Static(id="diff-title")
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only)
-        yield self.filter
+        yield self.filter_line
 
     # -- news ------------------------------------------------------------------------------------------------------
     def runs_changed(self) -> None:
@@ -176,7 +178,8 @@ class DiffScreen(ListScreen):
         if self._sides is not None:
             before, after = self._sides.labels
             table.set_columns([*COLUMNS[:4], Column(before, 12, grow=3), Column(after, 12, grow=3), COLUMNS[6]])
-        table.set_rows(LazyRows(self._shown, self._row), keep=table.row.key if table.row else None)
+        table.set_rows(LazyRows(self._shown, self._row, _key), keep=table.row.key if table.row else None)
+        self.show_count(len(self._shown), len(self._found or ()))
         self.query_one("#diff-title", Static).update(self._title())
         self.show_header()
 
@@ -202,7 +205,7 @@ class DiffScreen(ListScreen):
         tone = GRADE_TONES[one.grade]
         quiet = "dim" if one.grade == "harmless" else ""
         return Row(
-            f"{one.section}:{one.path}",
+            _key(one),
             (
                 Cell(GRADE_GLYPHS[one.grade][self.ascii_only], tone),
                 Cell(one.grade, tone),
@@ -271,6 +274,10 @@ class DiffScreen(ListScreen):
 
     def on_table_chosen(self) -> None:
         self.action_open()
+
+
+def _key(one: Difference) -> str:
+    return f"{one.section}:{one.path}"
 
 
 def _side(one: Difference, value: object, absent_when: str) -> tuple[str, str]:

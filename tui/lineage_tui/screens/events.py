@@ -35,6 +35,8 @@ class EventsScreen(ListScreen):
     """The events but `step` lines, in the order of the log."""
 
     place: ClassVar[str] = "events"
+    what: ClassVar[str] = "events"
+    filtered_by: ClassVar[str] = "kind, what happened, step"
 
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(glyphs)
@@ -46,7 +48,7 @@ class EventsScreen(ListScreen):
 
     def compose_body(self) -> Iterable[Widget]:
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only, empty="no event yet")
-        yield self.filter
+        yield self.filter_line
         yield Static(id="remark", classes="event")
 
     def on_table_highlighted(self) -> None:
@@ -107,11 +109,14 @@ class EventsScreen(ListScreen):
         ]
         self.table.empty = "no event fits the filter" if words or self._kind else "no event yet"
         self.table.set_rows(
-            LazyRows(self._shown, lambda item: self._row(*item, ordinals.get(item[1].session))),
+            LazyRows(
+                self._shown, lambda item: self._row(*item, ordinals.get(item[1].session)), lambda item: str(item[0])
+            ),
             keep=None if at_end else keep,
         )
         if at_end:
             self.table.move_edge(1)
+        self.show_count(len(self._shown), len(snapshot.events))
         self._show_event()
         self.show_header()
 

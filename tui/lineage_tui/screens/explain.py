@@ -85,6 +85,8 @@ class ExplainScreen(ListScreen):
     """The changes as a table, the causes of the one under the cursor below."""
 
     place: ClassVar[str] = "explain"
+    what: ClassVar[str] = "changes"
+    filtered_by: ClassVar[str] = "metric, step, causes"
     topics: ClassVar[frozenset[str]] = frozenset({"explain"})
 
     def __init__(self, glyphs: Glyphs) -> None:
@@ -97,7 +99,7 @@ class ExplainScreen(ListScreen):
     def compose_body(self) -> Iterable[Widget]:
         yield Static(id="explain-title")
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only, empty="looking for abrupt changes")
-        yield self.filter
+        yield self.filter_line
         yield VerticalScroll(Static(id="detail-text"), id="detail", can_focus=False)
 
     def side(self) -> Widget:
@@ -160,6 +162,7 @@ class ExplainScreen(ListScreen):
         if self._changes:
             table.set_columns(_fitted(rows))
         table.set_rows(rows, keep=table.row.key if table.row else None)
+        self.show_count(len(self._shown), len(self._changes or ()))
         table.styles.height = min(len(self._shown) + 2, max(self.size.height // 2 - 2, 4)) if self._shown else 4
         if self._step is None:
             title = joined([toned(" every abrupt change of loss and throughput", "strong")])

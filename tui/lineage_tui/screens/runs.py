@@ -87,6 +87,8 @@ class RunsScreen(ListScreen):
     """The folder as a table; several runs can be selected and laid over each other."""
 
     place: ClassVar[str] = "runs"
+    what: ClassVar[str] = "runs"
+    filtered_by: ClassVar[str] = "name, id, state, verdict, tags"
 
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(glyphs)
@@ -97,7 +99,7 @@ class RunsScreen(ListScreen):
 
     def compose_body(self) -> Iterable[Widget]:
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only, empty="no runs here")
-        yield self.filter
+        yield self.filter_line
         self.curve = Chart(glyphs=self.glyphs, id="preview-chart")
         self.curve.can_focus = False
         yield Horizontal(Static(id="preview-facts"), self.curve, id="preview")
@@ -131,9 +133,9 @@ class RunsScreen(ListScreen):
     def folder_changed(self) -> None:
         app = self.lineage
         folder = app.folder
-        self.show_header()
         self.panel.show_problem(app.folder_problem if folder is None else None)
         if folder is None:
+            self.show_header()
             self.table.empty = "reading the folder" if app.folder_problem is None else ""
             self.table.refresh()
             return
@@ -146,7 +148,9 @@ class RunsScreen(ListScreen):
         keep = app.main_key if first else (self.table.row.key if self.table.row else None)
         self._shown = runs
         self.table.set_sorted(column, descending=(column in _DESCENDING) != self._turned)
-        self.table.set_rows(LazyRows(runs, lambda run: self._row(run, now)), keep=keep)
+        self.table.set_rows(LazyRows(runs, lambda run: self._row(run, now), lambda run: run.key), keep=keep)
+        self.show_count(len(runs), len(folder.runs))
+        self.show_header()
         self._preview()
 
     def filter_changed(self) -> None:
@@ -159,7 +163,9 @@ class RunsScreen(ListScreen):
         left = [
             Fact("lineage", "dim", 9),
             Fact(plain(_short(app.folder_path), 60), "strong", 1),
-            Fact(plural(len(runs), "run"), ""),
+            Fact(
+                f"{len(self._shown):,} of {plural(len(runs), 'run')}" if self.filter.value else plural(len(runs), "run")
+            ),
             Fact(f"{live} running" if live else "", "good", 2),
             Fact(f"{len(self._selected)} selected" if self._selected else "", "info", 2),
         ]
@@ -210,7 +216,7 @@ class RunsScreen(ListScreen):
 
     # -- rows ------------------------------------------------------------------------------------------------------
     def _fits(self, run: RunSummary) -> bool:
-        return matches(self.filter.value, run.name, run.id, run.state, *run.tags)
+        return matches(self.filter.value, run.name, run.id, run.state, _continued(run).text, *run.tags)
 
     def _row(self, run: RunSummary, now: float) -> Row:
         state = f"{state_glyph(run.state, self.glyphs)} {run.state}"

@@ -142,10 +142,12 @@ class SessionsScreen(ListScreen):
     """The sessions as a table, and the one under the cursor in full."""
 
     place: ClassVar[str] = "sessions"
+    what: ClassVar[str] = "sessions"
+    filtered_by: ClassVar[str] = "state, start, steps, verdict, host, reason"
 
     def compose_body(self) -> Iterable[Widget]:
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only, empty="no session yet", classes="short")
-        yield self.filter
+        yield self.filter_line
         yield VerticalScroll(Static(id="detail-text"), id="detail", can_focus=False)
 
     def side(self) -> Widget:
@@ -158,9 +160,11 @@ class SessionsScreen(ListScreen):
             return
         keep = self.table.row.key if self.table.row else None
         rows = session_rows(main, self.glyphs, self.lineage.options.clock(), fits=self.filter.value)
-        first = not self.table.rows
+        first = not self.table.rows and not self.filter.value
+        self.table.empty = "no session fits the filter" if self.filter.value else "no session yet"
         self.table.set_rows(rows, keep=keep)
-        self.table.styles.height = min(len(rows) + 2, max(self.size.height // 2, 4))
+        self.show_count(len(rows), len(main.record.sessions))
+        self.table.styles.height = min(max(len(rows), 1) + 2, max(self.size.height // 2, 4))
         if first and rows:
             self.table.select(len(rows) - 1)
         self._show_detail()
@@ -189,6 +193,7 @@ class SessionsScreen(ListScreen):
 
     def _show_detail(self) -> None:
         session, snapshot = self._session(), self.lineage.snapshot
+        self.side().display = session is not None
         if session is None or snapshot is None:
             return
         self.query_one("#detail-text", Static).update(session_detail(session, snapshot, self.size.width))

@@ -162,6 +162,8 @@ class TreeScreen(ListScreen):
     """The family of the run."""
 
     place: ClassVar[str] = "tree"
+    what: ClassVar[str] = "lines"
+    filtered_by: ClassVar[str] = "name, kind, run id"
     topics: ClassVar[frozenset[str]] = frozenset({"family"})
 
     def __init__(self, glyphs: Glyphs) -> None:
@@ -172,7 +174,7 @@ class TreeScreen(ListScreen):
 
     def compose_body(self) -> Iterable[Widget]:
         yield Table(COLUMNS, id="list", ascii_only=self.ascii_only, empty="looking for relatives")
-        yield self.filter
+        yield self.filter_line
 
     def runs_changed(self) -> None:
         self._all = None
@@ -217,6 +219,7 @@ class TreeScreen(ListScreen):
         keep = main.record.id if first else (self.table.row.key if self.table.row else None)
         self.table.empty = "nothing fits the filter"
         self.table.set_rows([self._row(node, main) for node in self._shown], keep=keep)
+        self.show_count(len(self._shown), len(self._all))
         self.show_header()
 
     def _row(self, node: Node, main: Snapshot) -> Row:

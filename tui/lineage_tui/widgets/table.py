@@ -63,11 +63,12 @@ ItemT = TypeVar("ItemT")
 
 
 class LazyRows(Sequence[Row], Generic[ItemT]):
-    """Rows made from items when they come into sight."""
+    """Rows made from items when they come into sight; `key` gives the key of an item's row without making it."""
 
-    def __init__(self, items: Sequence[ItemT], make: Callable[[ItemT], Row]) -> None:
+    def __init__(self, items: Sequence[ItemT], make: Callable[[ItemT], Row], key: Callable[[ItemT], str]) -> None:
         self._items = items
         self._make = make
+        self._key = key
         self._made: dict[int, Row] = {}
 
     def __len__(self) -> int:
@@ -89,6 +90,10 @@ class LazyRows(Sequence[Row], Generic[ItemT]):
 
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))
+
+    def place_of(self, key: str) -> int | None:
+        """Where the row with this key is; None when it is not here."""
+        return next((at for at, item in enumerate(self._items) if self._key(item) == key), None)
 
 
 def fit_columns(columns: Sequence[Column], width: int) -> list[int]:
@@ -180,7 +185,10 @@ class Table(ScrollView, can_focus=False, inherit_bindings=False):
         """Show other rows; the cursor stays on the row with key `keep`, or on its place."""
         self._rows = rows
         if keep is not None:
-            at = next((i for i, row in enumerate(rows) if row.key == keep), None)
+            if isinstance(rows, LazyRows):
+                at = rows.place_of(keep)
+            else:
+                at = next((i for i, row in enumerate(rows) if row.key == keep), None)
             self.cursor = self.cursor if at is None else at
         self.cursor = max(min(self.cursor, len(rows) - 1), 0)
         self._changed()

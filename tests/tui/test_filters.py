@@ -1,0 +1,129 @@
+"""Filters and orders of lists: what is asked for is seen, how much is left is counted, the cursor stays on its row."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def many_runs(run_dir: Path, tmp_path: Path) -> Path:
+    """Forty runs; every fourth is a baseline, and the later a run the fewer steps it has."""
+    folder = tmp_path / "many"
+    record = json.loads((run_dir / "run.json").read_text())
+    lines = (run_dir / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    for number in range(40):
+        name = "baseline" if number % 4 == 0 else "ablation"
+        path = folder / f"20251129-1340{number:02d}-{name}"
+        path.mkdir(parents=True)
+        record["id"], record["name"] = path.name, f"{name}-{number}"
+        (path / "run.json").write_text(json.dumps(record))
+        (path / "metrics.jsonl").write_bytes(b"".join(lines[: len(lines) - number]))
+    shutil.rmtree(run_dir.parent)
+    return folder
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_the_list_of_runs_says_what_is_typed_and_how_many_are_left(drive, many_runs, wait, text_of, size) -> None:
+    async def script(app, pilot):
+        assert " of 40 runs" not in text_of(app)[-2]
+        await pilot.press("slash")
+        await wait(app, pilot, lambda: text_of(app)[-2].startswith(" / words in name"))
+        await pilot.press(*"baseline-1")
+        await wait(app, pilot, lambda: text_of(app)[-2].split() == ["/", "baseline-1", "2", "of", "40", "runs"])
+        assert [run.name for run in app.screen._shown] == ["baseline-12", "baseline-16"]
+        assert "2 of 40 runs" in text_of(app)[0]
+        await pilot.press("enter")
+        await wait(app, pilot, lambda: app.focused is None)
+        assert "2 of 40 runs" in text_of(app)[-2]  # it goes on holding, and is seen to
+        await pilot.press("escape")
+        await wait(app, pilot, lambda: len(app.screen._shown) == 40)
+        assert not any(" of 40 runs" in line for line in text_of(app))
+
+    drive(script, None, many_runs, size)
+
+
+def test_runs_are_found_by_how_they_continued(drive, many_runs, wait) -> None:
+    async def script(app, pilot):
+        await pilot.press("slash", *"unproven")
+        await pilot.pause(0.1)
+        assert len(app.screen._shown) == 40
+        await pilot.press(*"x")
+        await wait(app, pilot, lambda: not app.screen._shown)
+
+    drive(script, None, many_runs)
+
+
+def test_another_order_or_filter_leaves_the_cursor_on_its_run(drive, many_runs, wait) -> None:
+    async def script(app, pilot):
+        screen = app.screen
+        await pilot.press(*["down"] * 7)
+        key = screen.table.row.key
+        name = next(run.name for run in screen._shown if run.key == key)
+        places = {screen.table.cursor}
+        for pressed in ("s", "S", "s", "s", "S", "s"):
+            await pilot.press(pressed)
+            await pilot.pause()
+            assert screen.table.row.key == key
+            assert screen._shown[screen.table.cursor].name == name
+            places.add(screen.table.cursor)
+        assert len(places) > 2  # the rows did change their order
+        await pilot.press("slash", *name)
+        await wait(app, pilot, lambda: len(screen._shown) < 40)
+        assert screen.table.row.key == key
+        await pilot.press("escape")
+        await wait(app, pilot, lambda: len(screen._shown) == 40)
+        assert screen.table.row.key == key
+
+    drive(script, None, many_runs)
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "count"),
+    [
+        ("3", "preempted", "1 of 3 sessions"),
+        ("5", "s03", "2 of 4 checkpoints"),
+        ("6", "session", "3 of 8 lines"),
+        ("7", "skipped", "4 of 40 events"),
+        ("8", "nan", "0 of 1 changes"),
+    ],
+)
+def test_every_list_says_how_many_rows_a_filter_leaves(drive, run_dir, runs_dir, *, wait, text_of, key, words, count):
+    async def script(app, pilot):
+        await pilot.press(key)
+        await wait(app, pilot, lambda: len(app.screen.table.rows) > 0)
+        await pilot.press("slash", *words)
+        await wait(app, pilot, lambda: text_of(app)[-2].split() == ["/", words, *count.split()])
+
+    drive(script, run_dir, runs_dir, (80, 24))
+
+
+def test_a_filter_that_no_session_fits_says_so_and_tells_of_none(drive, run_dir, runs_dir, wait, text_of) -> None:
+    async def script(app, pilot):
+        await pilot.press("3")
+        await wait(app, pilot, lambda: len(app.screen.table.rows) == 3)
+        await pilot.press("slash", *"nothing-like-it")
+        await wait(app, pilot, lambda: any("no session fits the filter" in line for line in text_of(app)))
+        assert not any("pid" in line for line in text_of(app))
+        await pilot.press("escape")
+        await wait(app, pilot, lambda: any("pid" in line for line in text_of(app)))
+
+    drive(script, run_dir, runs_dir)
+
+
+def test_finding_the_row_of_the_cursor_makes_no_other_row() -> None:
+    from lineage_tui.widgets.table import LazyRows, Row
+
+    made: list[str] = []
+
+    def make(item: str) -> Row:
+        made.append(item)
+        return Row(item, ())
+
+    rows = LazyRows([str(number) for number in range(10_000)], make, lambda item: item)
+    assert rows.place_of("9000") == 9000
+    assert rows.place_of("none") is None
+    assert not made
