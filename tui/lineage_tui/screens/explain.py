@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from lineage.history.explain import NOTHING, Cause, Change
-from lineage_tui.accounts import changes_of
+from lineage_tui.accounts import Explained, changes_of
 from lineage_tui.messages import Answer, Snapshot
 from lineage_tui.screens.base import ListScreen, matches
 from lineage_tui.terminal import Glyphs
@@ -60,11 +60,11 @@ CAUSE_WORDS: Final = {
 }
 
 
-def change_words(change: Change) -> tuple[str, str]:
-    """What happened to the metric, and its tone."""
+def change_words(change: Change, calm: str = "") -> tuple[str, str]:
+    """What happened to the metric, and its tone; `calm` is what to say where nothing was found."""
     shift = change.shift
     if shift is None:
-        return "no jump to be seen", "dim"
+        return ("another experiment", "bad") if change.diverged else (calm, "dim")
     if shift.kind == "non_finite":
         return f"{number(shift.after)} for {plural(shift.num_rows, 'step')}", "bad"
     verb = {"jump": "jumps", "drop": "drops", "spike": "spikes"}.get(shift.kind, shift.kind)
@@ -93,7 +93,8 @@ class ExplainScreen(ListScreen):
         super().__init__(glyphs)
         self._step: int | None = None
         self._asked: tuple[object, ...] | None = None
-        self._changes: list[Change] | None = None
+        self._changes: tuple[Change, ...] | None = None
+        self._calm = ("", "")
         self._shown: list[Change] = []
 
     def compose_body(self) -> Iterable[Widget]:
@@ -137,7 +138,9 @@ class ExplainScreen(ListScreen):
         if answer.topic != f"explain:{self._step}":
             return
         self.panel.show_problem(answer.problem)
-        self._changes = answer.value or []
+        found: Explained | None = answer.value
+        self._changes = found.changes if found is not None else ()
+        self._calm = found.calm if found is not None else ("", "")
         self._list()
 
     def filter_changed(self) -> None:
@@ -157,7 +160,7 @@ class ExplainScreen(ListScreen):
         if self._changes is None:
             table.empty = "comparing the attempts, looking for abrupt changes"
         else:
-            table.empty = "no change fits the filter" if self._changes else "no abrupt change in this run"
+            table.empty = "no change fits the filter" if self._changes else self._calm[1] or "no abrupt change"
         rows = [self._row(at, one) for at, one in enumerate(self._shown)]
         if self._changes:
             table.set_columns(_fitted(rows))
@@ -178,7 +181,7 @@ class ExplainScreen(ListScreen):
         self.show_header()
 
     def _row(self, at: int, change: Change) -> Row:
-        said, tone = change_words(change)
+        said, tone = change_words(change, self._calm[0])
         first = change.causes[0] if change.causes else None
         cause = f"{CAUSE_WORDS[first.kind]}: {plain(first.message, 300)}" if first is not None else NOTHING
         return Row(
@@ -210,7 +213,7 @@ class ExplainScreen(ListScreen):
 
     def detail(self, change: Change, width: int) -> Content:
         """A change and all its causes, in words."""
-        said, tone = change_words(change)
+        said, tone = change_words(change, self._calm[0])
         head = joined(
             [
                 toned(f" step {change.step:,}  ", "strong"),
@@ -218,7 +221,11 @@ class ExplainScreen(ListScreen):
                 toned(said, tone),
             ]
         )
-        lines = [head, Content("")]
+        lines = [head]
+        if change.shift is None:
+            whole = "no jump here: its curve goes another way slowly" if change.diverged else self._calm[1]
+            lines += [toned(f" {part}", "dim") for part in textwrap.wrap(whole, max(width - 2, 10))]
+        lines.append(Content(""))
         if not change.causes:
             lines.append(toned(f" {NOTHING}", "dim"))
             lines.append(toned(" what is logged beside it may tell: m picks metrics, n goes to the next event", "dim"))
