@@ -14,7 +14,7 @@ from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Output, clean, escaped
 from lineage.cli.refs import find
-from lineage.errors import LineageError, UsageError
+from lineage.errors import LineageError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -169,7 +169,9 @@ def _check_place(path: Path, run_dir: Path, *, force: bool) -> None:
         raise UsageError("that is inside of the run, which only its sessions write", str(path), "another folder")
     if path.is_dir():
         raise UsageError("that is a folder", str(path), "name a file in it")
-    if path.exists() and not force:
+    if not path.parent.is_dir():
+        raise NotFoundError("there is no such folder to write into", str(path.parent), "make it first, or name another")
+    if path.is_file() and not force:
         raise UsageError("the file is there already", str(path), "--force writes over it")
 
 
@@ -181,15 +183,42 @@ def _check_metrics(view: RunView, names: list[str] | tuple[()]) -> None:
 
 
 def _put(path: Path | None, write: Callable[[BinaryIO], object], lines: Iterator[str] | None = None) -> None:
-    """Write to stdout, or beside the file and then in its place, so that nobody ever finds half of it."""
+    """Write to stdout, or beside the file and then in its place, so that nobody ever finds half of it.
+
+    What is there and no file (a pipe with a name, a device) is written into as it stands.
+
+    Raises:
+        LineageError: the disk refuses; a file that was there is as it was.
+    """
     if path is None:
         if lines is not None:
             Output().parts(lines)
-            return
-        held = io.BytesIO()
-        write(held)
-        Output().binary(held.getvalue())
+        else:
+            Output().binary(_bytes_of(write))
         return
+    try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as out:
+                if lines is not None:
+                    write(out)
+                else:
+                    out.write(_bytes_of(write))
+        else:
+            _replace(path, write)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LineageError(f"this cannot be written: {error.strerror or error}", str(path)) from error
+
+
+def _bytes_of(write: Callable[[BinaryIO], object]) -> bytes:
+    """What is written, for a place where nobody can go back, as who writes Parquet does."""
+    held = io.BytesIO()
+    write(held)
+    return held.getvalue()
+
+
+def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
     beside = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
         with beside.open("xb") as out:

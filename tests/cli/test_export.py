@@ -143,13 +143,40 @@ def test_nothing_is_ever_written_into_the_run(place, lineage):
         (("tiny-gpt", "-o", "x.xlsx"), 2, "--format"),
         (("tiny-gpt", "-o", "runs"), 2, "folder"),
         (("tiny-gpt@9",), 3, "session"),
-        (("tiny-gpt", "-o", "no/such/folder/x.csv"), 1, "No such file"),
+        (("tiny-gpt", "-o", "no/such/folder/x.csv"), 3, "at no/such/folder\n  try: make it first"),
     ],
 )
 def test_what_cannot_be_done_is_an_error_with_its_code(place, lineage, words, code, says):
     found, out, err = lineage("export", *words)
     assert (found, out) == (code, "")
     assert says in err
+
+
+@pytest.mark.parametrize("words", [(), ("--force",)])
+def test_a_device_is_written_into_and_never_replaced(place, lineage, words):
+    """With --force a CSV once stood in the place of /dev/full, for everybody on that machine."""
+    (place / "full").symlink_to("/dev/full")
+    code, out, err = lineage("export", "tiny-gpt", "-o", "full", *words)
+    assert (code, out) == (1, "")
+    assert err == (
+        "error: this cannot be written: No space left on device\n  at full\n"
+        "  try: make room on that disk, then the same command again\n"
+    )
+    assert (place / "full").is_char_device()
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_pipe_with_a_name_is_written_into_as_stdout_is(place, process, form):
+    if form == "parquet":
+        pytest.importorskip("polars")
+    os.mkfifo(place / "pipe")
+    words = [sys.executable, "-m", "lineage", "export", "tiny-gpt", "--format", form, "-o", "pipe"]
+    with subprocess.Popen(words, cwd=place) as child:
+        through = (place / "pipe").read_bytes()
+    assert child.returncode == 0
+    assert through[:4] == {"csv": b"step", "parquet": b"PAR1"}[form]
+    assert process(*words[3:-1], "file", cwd=place).returncode == 0
+    assert (place / "file").read_bytes() == through
 
 
 def test_damage_costs_its_lines_and_the_exit_code(odd, lineage):
