@@ -146,7 +146,13 @@ def _dispatch(words: list[str]) -> ExitCode:
         return ExitCode.OK
     args.runs = getattr(args, "runs", None) or os.environ.get("LINEAGE_RUNS") or "runs"
     args.debug = getattr(args, "debug", False)
-    return command.run(args)
+    from lineage.errors import UsageError
+
+    try:
+        return command.run(args)
+    except UsageError as error:
+        error.hint = error.hint or f"{parser.prog} --help"
+        raise
 
 
 def _verb_at(words: list[str]) -> int:
@@ -199,8 +205,9 @@ def _load(verb: str) -> Command:
         return loaded
     import difflib
 
-    close = difflib.get_close_matches(verb, [*VERBS, *others], n=2)
-    hint = f"lineage {close[0]}" if close else "lineage --help lists the verbs"
+    meant = {name: f"lineage {name}" for name in (*VERBS, *others)} | {"version": "lineage --version"}
+    close = difflib.get_close_matches(verb, meant, n=1)
+    hint = meant[close[0]] if close else "lineage --help lists the verbs"
     raise UsageError(f"there is no verb {verb!r}", hint=hint)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import enum
+import errno
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +28,23 @@ class ExitCode(enum.IntEnum):
     INTERRUPTED = 130
 
 
+_NEXT: Final = {
+    errno.ENOENT: "see whether its folder is there, or was moved or deleted; lineage ls DIR shows the runs of one",
+    errno.EACCES: "ls -l shows whose it is; its owner can let you in with chmod",
+    errno.EPERM: "ls -l shows whose it is; its owner can let you in with chmod",
+    errno.EROFS: "a copy of it on a disk that can be written",
+    errno.ENOSPC: "make room on that disk, then the same command again",
+    errno.EDQUOT: "make room within your quota, then the same command again",
+    errno.EIO: "the same command again; if it fails again, save what can be read of that disk",
+    errno.ESTALE: "the same command again: the file server no longer knows that file",
+    errno.ELOOP: "the file or folder itself, not a link to it",
+    errno.ENAMETOOLONG: "a shorter name",
+    errno.EMFILE: "ulimit -n 4096, then the same command again",
+    errno.ENOLCK: "a disk that takes locks; this one refuses them",
+}
+"""What to do about what the system refused, where whoever asked has nothing closer to say."""
+
+
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code that stands for an error of the family; FAILED for every other."""
     from lineage import errors
@@ -36,7 +54,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
             return ExitCode.INTERRUPTED
         case errors.UsageError() | errors.RefError():
             return ExitCode.USAGE
-        case errors.NotFoundError():
+        case errors.NotFoundError() | FileNotFoundError():
             return ExitCode.NOT_FOUND
         case errors.LockedError():
             return ExitCode.LOCKED
@@ -77,16 +95,22 @@ def report(error: BaseException, *, debug: bool = False, stream: TextIO | None =
         _write(f"error: {clean(error.what)}", stream)
         if error.where:
             _write(f"  at {clean(error.where)}", stream)
-        if error.hint:
-            _write(f"  try: {clean(error.hint)}", stream)
+        hint = error.hint or (_next_after(error.__cause__) if isinstance(error.__cause__, OSError) else "")
+        if hint:
+            _write(f"  try: {clean(hint)}", stream)
     elif isinstance(error, OSError):
         _write(f"error: {clean(error.strerror or str(error))}", stream)
         if error.filename is not None:
             _write(f"  at {clean(str(error.filename))}", stream)
+        _write(f"  try: {_next_after(error)}", stream)
     else:
         _write(f"error: {type(error).__name__}: {clean(str(error))}", stream)
         _write("  try: the same command with --debug shows where; it is a defect of Lineage", stream)
     return exit_code_of(error)
+
+
+def _next_after(error: OSError) -> str:
+    return _NEXT.get(error.errno or 0, "the same command again; with --debug it shows where that was")
 
 
 def _write(text: str, stream: TextIO | None) -> None:

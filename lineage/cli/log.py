@@ -12,13 +12,13 @@ import orjson
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Output
-from lineage.cli.refs import find
+from lineage.cli.refs import Target, find
 from lineage.cli.words import moment, number, size
 from lineage.errors import NotFoundError, UsageError
 from lineage.log.reader import check_line_format, follow, read_lines
 from lineage.log.scan import Damage, Line, merge_damage
+from lineage.runs.index import pick_session
 from lineage_schemas.events import KINDS
-from lineage_schemas.run import Run
 
 _POLL_S: Final = 0.2
 _HEADER: Final = frozenset({"kind", "ts", "run", "session", "step"})
@@ -63,12 +63,14 @@ class LogCommand(Command):
         _check_kinds(args.kind)
         target = find(args.ref, args.runs)
         if not target.dir.log.exists():
-            raise NotFoundError("this run has no log", str(target.dir.log))
+            hint = f"put it back from a copy; lineage show {args.ref} tells what run.json knows"
+            raise NotFoundError("this run has no log", str(target.dir.log), hint)
         session = target.session.id if target.session else None
         if args.session is not None:
-            wanted = _pick(target.record, args.session, str(target.dir.path))
+            wanted = _pick(target, args.session)
             if session not in {None, wanted}:
-                raise UsageError(f"{args.ref} and --session {args.session} are two sessions")
+                hint = "RUN@N, or RUN and --session N; one of the two is enough"
+                raise UsageError(f"{args.ref} and --session {args.session} are two sessions", hint=hint)
             session = wanted
         output = Output()
         pretty = args.pretty or (output.is_terminal and not args.json)
@@ -107,13 +109,10 @@ def _check_kinds(kinds: list[str] | None) -> None:
             raise UsageError(f"no event is of kind {kind!r}", hint=hint)
 
 
-def _pick(record: Run, wanted: str, where: str) -> str:
-    if wanted == "last" and record.sessions:
-        return record.sessions[-1].id
-    for session in record.sessions:
-        if wanted in {session.id, str(session.ordinal)}:
-            return session.id
-    raise NotFoundError(f"the run has no session {wanted}", where)
+def _pick(target: Target, wanted: str) -> str | None:
+    number = int(wanted) if wanted.isascii() and wanted.isdigit() and len(wanted) <= 9 else wanted
+    session = pick_session(target.record, number, target.dir)
+    return session.id if session is not None else None
 
 
 class _Filter:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lineage.errors import FormatError, LineageError, NewerFormatError, NotFoundError
 from lineage.layout import RunDir
-from lineage.runs.index import resolve, typed_path
+from lineage.runs.index import pick_session, resolve, typed_path
 from lineage_schemas.ids import Ref, parse_ref
 from lineage_schemas.run import Run, Session
 
@@ -68,9 +68,4 @@ def _from_log(run_dir: RunDir, problem: LineageError, ref: Ref) -> Target:
     from lineage.view import read
 
     record = read(run_dir.path).record
-    if ref.session is None:
-        return Target(run_dir, record, None, problem)
-    for session in reversed(record.sessions):
-        if ref.session in {"last", session.id, session.ordinal}:
-            return Target(run_dir, record, session, problem)
-    raise NotFoundError(f"the run has no session {ref.session}", str(run_dir.path))
+    return Target(run_dir, record, pick_session(record, ref.session, run_dir), problem)

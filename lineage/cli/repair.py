@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Output
 from lineage.cli.refs import find
-from lineage.errors import UsageError
+from lineage.errors import NotFoundError, UsageError
 from lineage.log.repair import RepairPlan, plan_repair, repair
 from lineage.runs.lock import RunLock
 
@@ -41,6 +42,9 @@ class RepairCommand(Command):
             raise UsageError("sessions share one log", hint="name the run, without @")
         output = Output()
         log = target.dir.log
+        if not os.path.lexists(log):
+            hint = f"put it back from a copy; lineage checkpoints {args.ref} shows what else there is"
+            raise NotFoundError("this run has no log to repair", str(log), hint)
         if args.dry_run:
             plan, copy_path = plan_repair(log), None
         else:

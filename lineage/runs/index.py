@@ -56,7 +56,9 @@ def list_runs(runs_dir: Path | str) -> list[RunEntry]:
     try:
         folders = sorted(path for path in runs_dir.iterdir() if path.is_dir() and not path.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
-        raise NotFoundError("there is no such folder of runs", str(runs_dir)) from None
+        raise NotFoundError(
+            "there is no such folder of runs", str(runs_dir), "lineage demo makes one; --runs DIR names another"
+        ) from None
     entries = [entry for path in folders if (entry := read_entry(path)) is not None]
     return sorted(entries, key=lambda entry: (entry.created_at, entry.dir.path.name), reverse=True)
 
@@ -96,7 +98,7 @@ def resolve(ref: Ref | str, runs_dir: Path | str = "runs") -> Resolved:
     if ref.run is None:
         return _find_session(str(ref.session), Path(runs_dir))
     run_dir, record = _find_run(ref.run, Path(runs_dir))
-    return Resolved(run_dir, record, _pick_session(record, ref.session, run_dir))
+    return Resolved(run_dir, record, pick_session(record, ref.session, run_dir))
 
 
 def typed_path(text: str) -> Path:
@@ -115,8 +117,11 @@ def _find_run(text: str, runs_dir: Path) -> tuple[RunDir, Run]:
     try:
         entries = list_runs(runs_dir)
     except NotFoundError:
+        _refuse_path(text)
         raise NotFoundError(
-            f"there is no run {text!r}", str(runs_dir), "there is no such folder of runs either; give a run's path"
+            f"there is no run {text!r}",
+            str(runs_dir),
+            "there is no such folder of runs either; --runs DIR names another, or give a run's path",
         ) from None
     ids = {entry.dir.path.name: entry for entry in entries}
     named = [entry for entry in entries if entry.record and entry.record.name == text]
@@ -129,21 +134,60 @@ def _find_run(text: str, runs_dir: Path) -> tuple[RunDir, Run]:
             if found[0].problem:
                 raise found[0].problem
             return found[0].dir, read_run(found[0].dir.path)
-    names = [entry.record.name for entry in entries if entry.record]
-    close = difflib.get_close_matches(text, [*ids, *dict.fromkeys(names)], n=3, cutoff=0.5)
+    _refuse_path(text)
+    close = _close(text, entries)
     if close:
         hint = f"did you mean {' or '.join(close)}?"
     else:
-        hint = f"there are {_some(entries)}" if entries else "that folder has no runs"
+        hint = f"there are {_some(entries)}" if entries else "that folder has no runs; --runs DIR names another"
     raise NotFoundError(f"there is no run {text!r}", str(runs_dir), hint)
 
 
-def _some(entries: list[RunEntry]) -> str:
-    text = ", ".join(entry.dir.path.name for entry in entries[:_SHOWN])
+def _close(text: str, entries: list[RunEntry]) -> list[str]:
+    """Names and ids of runs that look like `text`, the likest first."""
+    names = [entry.record.name for entry in entries if entry.record]
+    written = {known.lower(): known for known in (*names, *(entry.dir.path.name for entry in entries))}
+    return [written[found] for found in difflib.get_close_matches(text.lower(), written, n=3, cutoff=0.5)]
+
+
+def _refuse_path(text: str) -> None:
+    """Say of a path that leads to something else than a run what it is.
+
+    Raises:
+        NotFoundError: there is something at the path, or the text can be nothing but a path.
+    """
+    path = typed_path(text)
+    if not path.exists():
+        if "/" in text:
+            runs = list_runs(path.parent) if path.parent.is_dir() else []
+            close = [str(path.with_name(name)) for name in _close(path.name, runs) if (path.parent / name).is_dir()]
+            hint = f"did you mean {' or '.join(close)}?" if close else "lineage ls DIR shows the runs of a folder"
+            raise NotFoundError("there is no such folder or file", text, hint)
+        return
+    above = (*path.parents, *path.absolute().parents)
+    inside = [folder for folder in above if RunDir(folder).run_json.is_file()]
+    if inside:
+        raise NotFoundError("this is inside of a run, and not the run", text, f"the run is {inside[0]}")
+    if not path.is_dir():
+        raise NotFoundError("this file is no part of a run", text, "a run is the folder that has run.json in it")
+    runs = list_runs(path)
+    if runs:
+        raise NotFoundError("this folder holds runs, and is none itself", text, f"one of them: {_some(runs, path)}")
+    raise NotFoundError("this folder is no run: it has no run.json", text, "lineage ls DIR shows the runs of a folder")
+
+
+def _some(entries: list[RunEntry], under: Path | None = None) -> str:
+    shown = [entry.dir.path.name for entry in entries[:_SHOWN]]
+    text = ", ".join(shown if under is None else [str(under / name) for name in shown])
     return text + (f" and {len(entries) - _SHOWN} more" if len(entries) > _SHOWN else "")
 
 
-def _pick_session(record: Run, wanted: int | str | None, run_dir: RunDir) -> Session | None:
+def pick_session(record: Run, wanted: int | str | None, run_dir: RunDir) -> Session | None:
+    """The session of a run by ordinal, id or `last`; None when none was asked for.
+
+    Raises:
+        NotFoundError: the run has no such session; the hint has those it has.
+    """
     if wanted is None:
         return None
     if wanted == "last":

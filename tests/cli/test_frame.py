@@ -1,11 +1,13 @@
 """What holds for every verb: help, errors, exit codes, pipes, interrupts, and nothing raw on a terminal."""
 
+import errno
 import importlib
 import importlib.metadata
 import os
 import pty
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from lineage import cli
 from lineage.cli import VERBS, main, parser_of
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, exit_code_of, report
+from lineage.cli.refs import find
 from lineage.errors import DamagedError, FormatError, LineageError, LockedError, NotFoundError, RefError, UsageError
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -129,6 +132,87 @@ def test_each_kind_of_error_has_its_exit_code(error, code):
 def test_an_error_says_what_where_and_what_to_do(capsys):
     assert report(NotFoundError("it is gone", "over\x1b[31mthere", "look elsewhere")) == 3
     assert capsys.readouterr().err == "error: it is gone\n  at over\\x1b[31mthere\n  try: look elsewhere\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "a/run.lock"), "lineage ls DIR"),
+        (PermissionError(errno.EACCES, "Permission denied", "a/run.json"), "chmod"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), "make room"),
+        (OSError(errno.EXDEV, "Invalid cross-device link", "x"), "--debug"),
+    ],
+)
+def test_what_the_system_refuses_has_a_next_step_too_also_inside_of_another_error(capsys, error, says):
+    assert report(error) == (3 if error.errno == errno.ENOENT else 1)
+    alone = capsys.readouterr().err
+    assert alone.startswith(f"error: {error.strerror}\n  at {error.filename}\n  try: ")
+    assert says in alone
+    wrapped = LineageError("the log cannot be opened", "x")
+    wrapped.__cause__ = error
+    report(wrapped)
+    assert capsys.readouterr().err.splitlines()[2] == alone.splitlines()[2]
+
+
+@pytest.mark.parametrize(
+    ("ref", "says"),
+    [
+        ("zzz", "there is no run 'zzz'\n  at runs\n  try: there are 2"),
+        ("tiny-gtp", "at runs\n  try: did you mean tiny-gpt"),
+        ("TINY-GPT", "at runs\n  try: did you mean tiny-gpt"),
+        ("runs", "this folder holds runs, and is none itself\n  at runs\n  try: one of them: runs/2"),
+        ("runs/{id}x", "there is no such folder or file\n  at runs/{id}x\n  try: did you mean runs/{id}?"),
+        ("no/such/run", "there is no such folder or file\n  at no/such/run\n  try: lineage ls DIR"),
+        ("runs/{id}/checkpoints", "this is inside of a run, and not the run\n  at runs/{id}/checkpoints\n"),
+        ("empty", "this folder is no run: it has no run.json\n  at empty\n  try: lineage ls DIR"),
+        ("file", "this file is no part of a run\n  at file\n  try: a run is the folder"),
+        ("tiny-gpt@7", "the run has no session 7\n  at runs/{id}\n  try: it has @1, @2, @3"),
+    ],
+)
+@pytest.mark.parametrize(
+    "verb", ["show", "log", "export", "audit", "diff", "explain", "checkpoints", "verify", "repair"]
+)
+def test_a_run_that_is_not_there_is_3_and_the_error_says_what_is(place, lineage, verb, ref, says):
+    (place / "empty").mkdir()
+    (place / "file").touch()
+    known = next((place / "runs").iterdir()).name
+    code, out, err = lineage(verb, ref.format(id=known))
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert err.startswith("error: ")
+    assert says.format(id=known) in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["log", "tiny-gpt"],
+        ["log", "tiny-gpt", "--follow"],
+        ["repair", "tiny-gpt"],
+        ["repair", "tiny-gpt", "--dry-run"],
+        ["log", "tiny-gpt", "--session", "8"],
+        ["log", "tiny-gpt@1", "--session", "2"],
+        ["explain", "tiny-gpt", "--window", "0"],
+        ["ls", "nowhere"],
+        ["--runs", "nowhere", "show", "tiny-gpt"],
+        ["version"],
+    ],
+)
+def test_every_error_says_what_to_do_next(place, lineage, words):
+    (next((place / "runs").iterdir()) / "metrics.jsonl").unlink()
+    code, out, err = lineage(*words)
+    assert code in {ExitCode.USAGE, ExitCode.NOT_FOUND}
+    assert out == ""
+    assert re.fullmatch(r"error: .+\n(  at .+\n)?  try: .+\n", err)
+
+
+def test_a_run_deleted_while_a_command_begins_is_an_error_with_a_next_step(place, lineage, monkeypatch):
+    """Between the look at run.json and the lock: the folder is gone."""
+    run = next((place / "runs").iterdir())
+    monkeypatch.setattr("lineage.cli.repair.find", lambda *words: (find(*words), shutil.rmtree(run))[0])
+    monkeypatch.setattr("os.path.lexists", lambda _: True)
+    code, out, err = lineage("repair", "tiny-gpt")
+    assert (code, out) == (ExitCode.NOT_FOUND, "")
+    assert f"  at runs/{run.name}/run.lock\n  try: see whether its folder is there" in err
 
 
 @pytest.mark.parametrize(
