@@ -1159,7 +1159,7 @@ def keys_that_are_there_twice(place: Place) -> None:
 
 @entry
 def folders_without_permission(place: Place) -> None:
-    """Bites for everybody but root; `test_folders_that_may_not_be_entered_are_told_and_not_fatal` takes the rights away."""
+    """Root enters them all the same; `test_what_may_not_be_entered_is_told_with_a_next_step` gives its rights away."""
     other = place.runs / "closed"
     shutil.copytree(place.run, other)
     other.chmod(0)

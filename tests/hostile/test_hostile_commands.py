@@ -156,6 +156,60 @@ def test_a_fifo_in_place_of_every_file_hangs_no_real_process(tmp_path: Path, goo
         assert run(words, tmp_path).returncode in {0, 1, 3}
 
 
+UNDER_NO_RIGHTS = """
+import ctypes, os, sys
+if os.geteuid() == 0:
+    for right in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: what makes root pass every permission
+        if ctypes.CDLL(None).prctl(24, right, 0, 0, 0):  # PR_CAPBSET_DROP: gone with the next program
+            sys.exit(77)
+os.execv(sys.executable, [sys.executable, "-m", "lineage", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["show"],
+        ["show", "--tree"],
+        ["log"],
+        ["export"],
+        ["audit"],
+        ["diff"],
+        ["explain", "--step", "5"],
+        ["plot"],
+        ["checkpoints"],
+        ["checkpoints", "pin", "newest"],
+        ["verify"],
+        ["repair"],
+        ["repair", "--dry-run"],
+        ["whence"],
+    ],
+    ids="-".join,
+)
+def test_what_may_not_be_entered_is_told_with_a_next_step(words: list[str], tmp_path: Path, good_run: Path) -> None:
+    place = corpus.build("folders-without-permission", tmp_path, good_run)
+    try:
+        for target in ("closed", str(place.runs / "closed"), place.run.name):
+            if target == "closed" and words == ["whence"]:
+                continue  # takes paths alone
+            line = [words[0], "--runs", str(place.runs), target, *words[1:]]
+            command = [sys.executable, "-c", UNDER_NO_RIGHTS, *line]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+            if done.returncode == 77:
+                pytest.skip("the rights of root cannot be given away here")
+            assert done.returncode in EXIT_CODES - {2, 5, 130}
+            assert "Traceback" not in done.stderr
+            assert "defect of Lineage" not in done.stderr
+            if target != place.run.name:
+                assert done.returncode == 1, done.stderr
+                assert "Permission denied" in done.stderr
+                assert "  try: ls -l shows whose it is" in done.stderr
+                assert done.stdout == ""
+    finally:
+        for folder in (place.runs / "closed", place.run / ".cache", place.run / "checkpoints"):
+            folder.chmod(0o700)
+
+
 @pytest.mark.parametrize("gone", ["COMMIT", "model.safetensors", "everything"])
 def test_a_generation_caught_in_the_middle_of_a_prune_is_no_damage(gone: str, tmp_path: Path, good_run: Path) -> None:
     """The ledger is told first; without its word the same folder is damage."""
