@@ -30,6 +30,7 @@ from lineage_tui.messages import (
     FolderRead,
     Problem,
     ReadFailed,
+    ReadProgress,
     Snapshot,
     SnapshotReady,
     VerifyProgress,
@@ -103,6 +104,7 @@ class LineageApp(App[int]):
         self.folder_problem: Problem | None = None
         self.snapshots: dict[str, Snapshot] = {}
         self.problems: dict[str, Problem] = {}
+        self.progress: dict[str, tuple[int, int]] = {}  # bytes unread, and in all, of logs still being read
         self.memo = Memo(limit=512)
         self._touched_at = 0.0
         self.settings = Settings.read(None if self.options.state_dir is None else self.options.state_dir / "tui.json")
@@ -217,6 +219,7 @@ class LineageApp(App[int]):
         for key in [key for key in self._followers if key not in self._open]:
             self._followers.pop(key).stop()
             self.snapshots.pop(key, None)
+            self.progress.pop(key, None)
             self.problems.pop(key, None)
         for path in wanted_paths:
             if str(path) not in self._followers:
@@ -259,10 +262,16 @@ class LineageApp(App[int]):
         if key not in self._open:
             return
         self.snapshots[key] = message.snapshot
+        self.progress.pop(key, None)
         if message.snapshot.warm is not None:
             self.memo.take(message.snapshot.warm, f"{key}/" if len(self._open) > 1 else "")
         self.problems.pop(key, None)
         self._tell(lambda screen: screen.snapshot_changed(message.snapshot))
+
+    def on_read_progress(self, message: ReadProgress) -> None:
+        if message.key == self.main_key:
+            self.progress[message.key] = (message.num_unread, message.num_bytes)
+            self._tell(lambda screen: screen.show_header())
 
     def on_read_failed(self, message: ReadFailed) -> None:
         if message.key not in self._open:
@@ -325,6 +334,7 @@ class LineageApp(App[int]):
         present = self.screen
         if isinstance(present, LineageScreen) and present.place == name:
             return
+        seen = self._session_seen(present) if name == "diff" else None
         screen = self._made.get(name)
         if screen is None:
             screen = self._made[name] = FACTORIES[name](self.options.glyphs)
@@ -334,6 +344,18 @@ class LineageApp(App[int]):
             self.switch_screen(name)
         else:
             self.push_screen(name)
+        if seen is not None:
+            screen.show_session(seen)
+
+    def _session_seen(self, screen: Screen[Any]) -> str | None:
+        """The session that a person is looking at: the diff is first of that one."""
+        from lineage_tui.screens.diff import session_on_line
+        from lineage_tui.screens.run import RunScreen
+
+        if isinstance(screen, RunScreen):
+            step = screen.cursor_step() if screen.line_x is not None else None
+            return session_on_line(self.snapshot, step) if step is not None and self.snapshot is not None else None
+        return screen.session_here() if isinstance(screen, LineageScreen) else None
 
     def made(self, name: str) -> LineageScreen | None:
         """A screen that was shown before, or None."""

@@ -127,6 +127,10 @@ class LineageScreen(Screen[None]):
     def show_session(self, session: str) -> None:
         """Turn to a session."""
 
+    def session_here(self) -> str | None:
+        """The session that the cursor of this screen is on; None when it is on none."""
+        return None
+
     def on_resize(self, event: Resize) -> None:
         """The tab line comes with height."""
         self.set_class(event.size.height >= 30, "-tall")
@@ -164,7 +168,9 @@ class LineageScreen(Screen[None]):
         if main and main in app.problems and app.snapshot is not None:
             facts.append(Fact(f"! {app.problems[main].what}", "bad", 2))
         if app.snapshot is not None and app.snapshot.num_unread:
-            done = 1 - app.snapshot.num_unread / max(app.snapshot.num_bytes, 1)
+            newest = app.snapshot.num_unread, app.snapshot.num_bytes
+            num_unread, num_bytes = app.progress.get(app.snapshot.key, newest)
+            done = 1 - num_unread / max(num_bytes, 1)
             cells = min(max(round(done * 10), 0), 10)
             bar = ("#" * cells + "." * (10 - cells)) if self.ascii_only else "█" * cells + "░" * (10 - cells)
             facts.append(Fact(f"reading {bar} {done:.0%}", "info", 1))

@@ -300,6 +300,11 @@ class CheckpointsScreen(ListScreen):
                 right += [Fact(f"! {plain(note, 80)}", "warn", 5) for note in self._notes[:1]]
         return left, right
 
+    def session_here(self) -> str | None:
+        one, snapshot = self.generation(), self.lineage.snapshot
+        maker = _maker(snapshot.record, one.name) if one is not None and snapshot is not None else None
+        return maker.id if maker is not None else None
+
     # -- actions ---------------------------------------------------------------------------------------------------
     def generation(self) -> Generation | None:
         """The one under the cursor."""

@@ -160,6 +160,10 @@ class EventsScreen(ListScreen):
             if found == index:
                 self.table.select(row)
 
+    def session_here(self) -> str | None:
+        event = self._event()
+        return event.session if event is not None else None
+
     # -- actions ---------------------------------------------------------------------------------------------------
     def _event(self) -> Event | None:
         return self._shown[self.table.cursor][1] if self._shown and self.table.row else None

@@ -261,12 +261,15 @@ class ExplainScreen(ListScreen):
     def on_table_chosen(self) -> None:
         self.action_open()
 
-    def action_diff(self) -> None:
+    def session_here(self) -> str | None:
         change, snapshot = self._change(), self.lineage.snapshot
         if change is None or snapshot is None:
-            return
+            return None
         named = change.causes[0].session if change.causes else None
-        session = named or (found.id if (found := snapshot.session_at(change.step)) is not None else None)
+        return named or (found.id if (found := snapshot.session_at(change.step)) is not None else None)
+
+    def action_diff(self) -> None:
+        session = self.session_here()
         if session is not None:
             self.lineage.open_diff(session)
 

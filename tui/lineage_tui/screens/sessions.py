@@ -169,6 +169,10 @@ class SessionsScreen(ListScreen):
             self.table.select(len(rows) - 1)
         self._show_detail()
 
+    def session_here(self) -> str | None:
+        found = self._session()
+        return found.id if found is not None else None
+
     def select_session(self, session: str) -> None:
         """Put the cursor on a session."""
         for index, row in enumerate(self.table.rows):

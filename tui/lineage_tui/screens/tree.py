@@ -290,6 +290,10 @@ class TreeScreen(ListScreen):
             right = [*right, Fact(plural(num, "related run"), "dim", 4)]
         return left, right
 
+    def session_here(self) -> str | None:
+        node = self._shown[self.table.cursor] if self._shown else None
+        return node.session.id if node is not None and node.is_here and node.session is not None else None
+
     def action_open(self) -> None:
         if not self._shown:
             return
