@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note, tell_damage
 from lineage.cli.output import Output
-from lineage.cli.refs import find
+from lineage.cli.refs import check_metrics, find
 
 if TYPE_CHECKING:
     from lineage.history.audit import ResumeAudit
@@ -51,6 +51,7 @@ class AuditCommand(Command):
 
         target = find(args.ref, args.runs)
         view = read(target.dir.path)
+        check_metrics(args.metric, view.metrics)
         rows = audit_view(view, also=args.metric)
         if target.session is not None:
             rows = [row for row in rows if row.session == target.session.id]

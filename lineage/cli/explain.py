@@ -12,8 +12,8 @@ from lineage.cli.refs import find
 from lineage.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from lineage.history.explain import Change
     from lineage.history.segments import Segment
+    from lineage_schemas.run import Session
 
 
 class ExplainCommand(Command):
@@ -52,10 +52,16 @@ class ExplainCommand(Command):
             raise UsageError("--window is a number of steps, one at least")
         target = find(args.ref, args.runs)
         view = read(target.dir.path)
-        last = view.last_step
-        if args.step is not None and not 1 <= args.step <= (last or 0):
-            reached = f"it trained steps 1 to {last}" if last else "it has trained no step"
+        last = view.last_step or 0
+        first = 1 + min((s.start_step for s in view.segments if s.num_effective), default=0)
+        if args.step is not None and not first <= args.step <= last:
+            reached = f"it trained steps {first} to {last}" if last else "it has trained no step"
             raise NotFoundError(f"there is no step {args.step} in this run", str(target.dir.path), reached)
+        segment = None
+        if target.session is not None:
+            segment = next((s for s in view.segments if s.session == target.session.id), None)
+            if args.step is not None:
+                _check_counts(args.step, target.session, segment, str(target.dir.path))
         account = account_of(view)
         changes = (
             find_changes(account, window=args.window)
@@ -63,8 +69,7 @@ class ExplainCommand(Command):
             else explain_step(account, args.step, window=args.window)
         )
         if target.session is not None:
-            segment = next((s for s in view.segments if s.session == target.session.id), None)
-            changes = [change for change in changes if _within(change, segment)]
+            changes = [change for change in changes if _within(change.step, segment)]
         output = Output()
         if args.json:
             output.json({"changes": [change.to_wire() for change in changes]})
@@ -76,5 +81,24 @@ class ExplainCommand(Command):
         return tell_damage(view.damage, "what could be read was used")
 
 
-def _within(change: Change, segment: Segment | None) -> bool:
-    return segment is not None and segment.start_step < change.step <= segment.effective_to
+def _within(step: int, segment: Segment | None) -> bool:
+    return segment is not None and segment.start_step < step <= segment.effective_to
+
+
+def _check_counts(step: int, session: Session, segment: Segment | None, where: str) -> None:
+    """Refuse a step that the session did not train, or that a later one trained again.
+
+    Raises:
+        NotFoundError: the hint has the steps of the session that count, and how to ask for the step all the same.
+    """
+    if _within(step, segment):
+        return
+    what = f"session {session.ordinal} has no step {step} that counts"
+    if segment is not None and segment.effective_to < step <= segment.last_step:
+        what = f"step {step} of session {session.ordinal} was trained again, so it does not count"
+    counts = (
+        f"of this session, steps {segment.start_step + 1} to {segment.effective_to} do"
+        if segment is not None and segment.num_effective
+        else "of this session, none does"
+    )
+    raise NotFoundError(what, where, f"the run without @{session.ordinal}; {counts}")

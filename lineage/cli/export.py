@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Output, clean, escaped
-from lineage.cli.refs import find
+from lineage.cli.refs import check_metrics, find
 from lineage.errors import LineageError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from lineage.log.layout import Floats, Ints
-    from lineage.view import RunView
 
     Table: TypeAlias = dict[str, tuple[Ints | Floats, npt.NDArray[np.bool_] | None]]
 
@@ -76,7 +75,7 @@ class ExportCommand(Command):
             raise UsageError("Parquet is no text for a terminal", hint="-o FILE.parquet")
         write_parquet = _parquet_writer() if form == "parquet" else None
         view = read(target.dir.path)
-        _check_metrics(view, args.metric or ())
+        check_metrics(args.metric or (), view.metrics)
         session = target.session.ordinal if target.session else None
         table = view.table(args.superseded, session=session, metrics=args.metric)
         if not len(table["step"][0]):
@@ -173,13 +172,6 @@ def _check_place(path: Path, run_dir: Path, *, force: bool) -> None:
         raise NotFoundError("there is no such folder to write into", str(path.parent), "make it first, or name another")
     if path.is_file() and not force:
         raise UsageError("the file is there already", str(path), "--force writes over it")
-
-
-def _check_metrics(view: RunView, names: list[str] | tuple[()]) -> None:
-    for name in names:
-        if name not in view.metrics:
-            known = ", ".join(view.metrics) or "nothing yet"
-            raise UsageError(f"no metric is called {name!r}", hint=f"logged are {known}")
 
 
 def _put(path: Path | None, write: Callable[[BinaryIO], object], lines: Iterator[str] | None = None) -> None:

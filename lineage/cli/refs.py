@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lineage.errors import FormatError, LineageError, NewerFormatError, NotFoundError
+from lineage.errors import FormatError, LineageError, NewerFormatError, NotFoundError, UsageError
 from lineage.layout import RunDir
 from lineage.runs.index import pick_session, resolve, typed_path
 from lineage_schemas.ids import Ref, parse_ref
@@ -48,6 +49,17 @@ def find(text: str, runs_dir: str | Path) -> Target:
             raise
         return _from_log(*alone, ref)
     return Target(found.run_dir, found.record, found.session)
+
+
+def check_metrics(names: Sequence[str], logged: Sequence[str]) -> None:
+    """Refuse a metric's name that the run never logged.
+
+    Raises:
+        UsageError: the hint has those it logged.
+    """
+    for name in names:
+        if name not in logged:
+            raise UsageError(f"no metric is called {name!r}", hint=f"logged are {', '.join(logged) or 'nothing yet'}")
 
 
 def _folder_with_log(ref: Ref, runs_dir: Path) -> tuple[RunDir, LineageError] | None:

@@ -28,7 +28,8 @@ class ShowCommand(Command):
     One fact a line, a label before each, nothing drawn: made to be read aloud and searched. What was masked when it was
     recorded shows as masked.
 
-    When run.json is missing or damaged, what the log tells is shown, the reason is on stderr, and the exit code is 1.
+    When run.json is missing or damaged, what the log tells is shown, the reason is on stderr, and the exit code is 1;
+    as it is when the log is missing and run.json tells of steps.
     """
 
     name = "show"
@@ -63,6 +64,10 @@ class ShowCommand(Command):
                 output.line(line)
         if target.problem is not None:
             note(f"damaged: {target.problem.what}; this is what the log tells")
+            return ExitCode.FAILED
+        last_step = max((session.last_step or 0 for session in target.record.sessions), default=0)
+        if last_step and not target.dir.log.exists():
+            note(f"damaged: metrics.jsonl is missing, though run.json tells of {last_step:,} steps")
             return ExitCode.FAILED
         return ExitCode.OK
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lineage.cli.command import Command
-from lineage.cli.diagnostics import ExitCode, note
+from lineage.cli.diagnostics import ExitCode, note, report
 from lineage.cli.output import Output
-from lineage.errors import NotFoundError
+from lineage.errors import FormatError, LineageError, NotFoundError
 from lineage.history.whence import Whence, whence
 
 
@@ -35,24 +35,63 @@ class WhenceCommand(Command):
 
     def run(self, args: argparse.Namespace) -> ExitCode:
         runs = Path(args.runs)
-        found = [whence(Path(path), [runs] if runs.is_dir() else []) for path in args.paths]
-        output = Output()
+        places = [runs] if runs.is_dir() else []
+        if len(args.paths) > 1:
+            return _tell_all([Path(path) for path in args.paths], places, as_json=args.json)
+        found = _find(Path(args.paths[0]), places)
         if args.json:
-            documents = [_document(item) for item in found]
-            output.json(documents[0] if len(documents) == 1 else {"results": documents})
+            Output().json(_document(found))
         else:
-            for item in found:
-                for line in _lines(item):
-                    output.line(line)
-        for item in found:
-            for text in item.notes:
-                note(f"{item.path}: {text}")
-        unknown = [item for item in found if not item.matches]
-        if unknown and len(unknown) == len(found) == 1 and not args.json:
-            raise NotFoundError(
-                "no run made this file, as far as is known", str(found[0].path), "--runs DIR looks there"
-            )
-        return ExitCode.NOT_FOUND if unknown else ExitCode.OK
+            _tell(found)
+        for text in found.notes:
+            note(f"{found.path}: {text}")
+        if not found.matches and not args.json:
+            raise NotFoundError("no run made this file, as far as is known", str(found.path), "--runs DIR looks there")
+        return ExitCode.OK if found.matches else ExitCode.NOT_FOUND
+
+
+def _find(path: Path, places: list[Path]) -> Whence:
+    """As `whence`, its errors with what to do next."""
+    try:
+        return whence(path, places)
+    except NotFoundError as error:
+        error.hint = error.hint or "a path, not a REF: lineage checkpoints RUN --json has the path of each checkpoint"
+        raise
+    except FormatError as error:
+        error.hint = (
+            error.hint or "name a generation's folder, a file of one, or a .safetensors or .pt file that is whole"
+        )
+        raise
+
+
+def _tell_all(paths: list[Path], places: list[Path], *, as_json: bool) -> ExitCode:
+    """One after another; what cannot be read of some is told, and the others are answered."""
+    output = Output()
+    code = ExitCode.OK
+    documents: list[dict[str, Any]] = []
+    for path in paths:
+        try:
+            found = _find(path, places)
+        except (LineageError, OSError) as error:
+            code = max(code, report(error))
+            documents.append({"path": str(path), "matches": [], "ancestry": []})
+            continue
+        documents.append(_document(found))
+        if not as_json:
+            _tell(found)
+        for text in found.notes:
+            note(f"{path}: {text}")
+        code = code if found.matches else max(code, ExitCode.NOT_FOUND)
+    if as_json:
+        output.json({"results": documents})
+    return code
+
+
+def _tell(found: Whence) -> None:
+    output = Output()
+    for line in _lines(found):
+        output.line(line)
+    output.flush()
 
 
 def _document(item: Whence) -> dict[str, Any]:
