@@ -127,3 +127,67 @@ def test_finding_the_row_of_the_cursor_makes_no_other_row() -> None:
     assert rows.place_of("9000") == 9000
     assert rows.place_of("none") is None
     assert not made
+
+
+def test_the_order_is_told_also_where_its_column_has_no_room(drive, many_runs, wait, text_of) -> None:
+    async def script(app, pilot):
+        await pilot.press("S")
+        await wait(app, pilot, lambda: "sorted by last event, oldest first" in text_of(app)[-1])
+        await pilot.press("s")
+        await wait(app, pilot, lambda: "sorted by name, a first" in text_of(app)[-1])
+
+    drive(script, None, many_runs, (80, 24))
+
+
+def test_runs_that_go_on_come_first_by_state_and_completed_ones_last() -> None:
+    from lineage.runs.state import STATES
+    from lineage_tui.screens.runs import _BY_STATE
+
+    assert set(_BY_STATE) == set(STATES)
+    assert (_BY_STATE[0], _BY_STATE[-1]) == ("running", "completed")
+
+
+def test_at_80_columns_the_run_under_the_cursor_says_how_often_it_was_resumed(drive, runs_dir, wait, text_of) -> None:
+    async def script(app, pilot):
+        lines = text_of(app)
+        assert "ses" not in lines[1].split()
+        at = next(y for y, line in enumerate(lines) if line.startswith("───"))
+        assert lines[at + 1].split()[:3] == ["gamma", "3", "sessions"]
+        assert lines[at + 2].split()[:3] == ["s1", "✕", "killed"]
+        assert "s2 ◐ preempted @100 = exact   s3 ✓ completed @300 ? unproven" in lines[at + 2]
+        await pilot.press("down")
+        await wait(app, pilot, lambda: text_of(app)[at + 1].split()[0] == "beta")
+
+    drive(script, None, runs_dir, (80, 24))
+
+
+def test_of_many_sessions_the_newest_are_told_in_the_room_there_is() -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from lineage_schemas.run import Recipe, Session, Source, Start
+    from lineage_tui.folder import RunSummary
+    from lineage_tui.screens.runs import run_brief
+
+    began = datetime(2025, 11, 29, tzinfo=UTC)
+    sessions = tuple(
+        Session(
+            id=f"s{number:02d}-0badcafe",
+            ordinal=number,
+            started_at=began + timedelta(hours=number),
+            pid=1,
+            host="node",
+            status="killed",
+            recipe=Recipe(value={}, fingerprint="0" * 64),
+            source=Source(),
+            environment="0" * 16,
+            start=Start(kind="fresh" if number == 1 else "resume", step=100 * (number - 1)),
+        )
+        for number in range(1, 31)
+    )
+    run = RunSummary("key", "id", "long", "killed", 30, 3_000, 2.0, 0.0, 0.0, sessions=sessions)
+    for width in (20, 40, 80, 120):
+        first, second = run_brief(run, "braille", width).plain.split("\n")
+        assert "30 sessions" in first
+        assert max(len(first), len(second)) <= width
+        assert second.startswith("… ")
+        assert "s30 ✕ kill" in second

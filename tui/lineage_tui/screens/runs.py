@@ -15,6 +15,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from lineage.glance import Standing
+from lineage_schemas.run import Session
 from lineage_tui.folder import RunSummary
 from lineage_tui.plot.model import ChartModel, SeriesData, View
 from lineage_tui.screens.base import ListScreen, matches
@@ -40,6 +41,9 @@ from lineage_tui.widgets.words import (
 
 CURVE: Final = 8
 """Cells of the curve in the list."""
+TALL_FROM: Final = 30
+"""From this height on the run under the cursor has a preview below the list; on lower screens, two lines."""
+BRIEF_FROM: Final = 12
 PREVIEW: Final = (16, 26)
 """Least and most lines of what is under the list; a long list leaves the least."""
 COLUMNS: Final = (
@@ -57,8 +61,19 @@ COLUMNS: Final = (
 
 _SORTS: Final = (7, 1, 0, 3, 4, 5, 2)
 """Columns that `s` walks through, by their place in COLUMNS; the first is the order at the start."""
+_ORDERS: Final = {
+    7: ("newest", "oldest"),
+    1: ("a", "z"),
+    0: ("running", "completed"),
+    3: ("longest", "shortest"),
+    4: ("lowest", "highest"),
+    5: ("least trusted", "most trusted"),
+    2: ("most", "fewest"),
+}
+"""What comes first by each of those columns, and what when the order is turned round."""
 _SHORT: Final[dict[str, str]] = {"nothing_restored": "not restored", "within_tolerance": "in tolerance"}
 _DESCENDING: Final = frozenset({7, 3, 2})
+_BY_STATE: Final = ("running", "stalled", "failed", "killed", "interrupted", "preempted", "completed")
 _BY_STANDING: Final = tuple(get_args(Standing))
 
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
@@ -103,6 +118,7 @@ class RunsScreen(ListScreen):
         self.curve = Chart(glyphs=self.glyphs, id="preview-chart")
         self.curve.can_focus = False
         yield Horizontal(Static(id="preview-facts"), self.curve, id="preview")
+        yield Static(id="remark", classes="run")
 
     def on_table_highlighted(self) -> None:
         self._preview()
@@ -117,10 +133,14 @@ class RunsScreen(ListScreen):
         at = self.table.cursor
         run = self._shown[at] if at < len(self._shown) else None
         preview = self.query_one("#preview")
-        preview.display = run is not None and self.size.height >= 30
+        preview.display = run is not None and self.size.height >= TALL_FROM
+        brief = self.query_one("#remark", Static)
+        brief.display = run is not None and BRIEF_FROM <= self.size.height < TALL_FROM
         preview.styles.height = min(max(self.size.height - len(self._shown) - 5, PREVIEW[0]), PREVIEW[1])
         if run is None:
             return
+        if brief.display:
+            brief.update(run_brief(run, self.glyphs, max(self.size.width - 2, 8)))
         self.query_one("#preview-facts", Static).update(run_facts(run, self.glyphs))
         y = np.array(run.spark, dtype=np.float64)
         x = np.linspace(0.0, float(run.last_step or len(y)), len(y)) if len(y) else y
@@ -199,11 +219,18 @@ class RunsScreen(ListScreen):
     def action_sort(self) -> None:
         self._sort = (self._sort + 1) % len(_SORTS)
         self._turned = False
-        self.folder_changed()
+        self._reorder()
 
     def action_turn(self) -> None:
         self._turned = not self._turned
+        self._reorder()
+
+    def _reorder(self) -> None:
+        """Sort again, and say by what: the column may have no room here."""
         self.folder_changed()
+        column = _SORTS[self._sort]
+        order = _ORDERS[column][self._turned]
+        self.say(f"sorted by {COLUMNS[column].title}, {order} first (S: the other way round)")
 
     def step_back(self) -> bool:
         if super().step_back():
@@ -250,6 +277,42 @@ def _continued(run: RunSummary) -> Cell:
     return Cell(f"{VERDICT_GLYPHS[run.standing]} {word}", VERDICT_TONES[run.standing])
 
 
+def run_brief(run: RunSummary, glyphs: Glyphs, width: int) -> Content:
+    """A run in two lines: who it is and how often it was resumed; its sessions, the newest where not all fit."""
+    if run.problem is not None:
+        second = toned(plain(run.problem.what, 400), "bad")
+    else:
+        shown: list[Content] = []
+        for session in reversed(run.sessions):
+            one = _session_brief(run, session, glyphs)
+            if shown and joined([*shown, Content("   "), one]).cell_length > width - 2:
+                shown.insert(0, toned("… ", "dim"))
+                break
+            shown = [one, *([Content("   ")] if shown else []), *shown]
+        second = joined(shown)
+    facts = [plural(run.num_sessions, "session") if run.num_sessions else "", run.id, " ".join(run.tags), run.notes]
+    first = joined(
+        [toned(plain(run.name, 80), "strong"), toned("".join(f"  {plain(f, 120)}" for f in facts if f), "dim")]
+    )
+    text = Content("\n").join([first.truncate(width, ellipsis=True), second.truncate(width, ellipsis=True)])
+    return Content(to_ascii(text.plain)) if glyphs == "ascii" else text
+
+
+def _session_brief(run: RunSummary, session: Session, glyphs: Glyphs) -> Content:
+    """`s2 ✕ killed @100 ≠ diverged @101`."""
+    state = run.state if session is run.sessions[-1] else session.status
+    start = session.start
+    lost = start.kind == "fresh" and bool(start.step) and session.ordinal > 1
+    from_ = f" {'not restored ' if lost else ''}@{start.step:,}" if start.step else ""
+    verdict, tone = verdict_text(session)
+    parts = [
+        toned(f"s{session.ordinal} ", "strong"),
+        toned(f"{state_glyph(state, glyphs)} {state}", STATE_TONES.get(state, "")),
+    ]
+    parts += [toned(from_, "bad" if lost else "dim"), toned(f" {verdict}" if verdict else "", tone)]
+    return joined(parts)
+
+
 def run_facts(run: RunSummary, glyphs: Glyphs) -> Content:
     """A run in a few lines: who it is, and its sessions."""
     lines = [joined([toned(plain(run.name, 60), "strong"), toned(f"  {plain(run.id, 60)}", "dim")])]
@@ -284,7 +347,7 @@ def _sort_key(run: RunSummary, column: int) -> tuple[float, str]:
     if column == 1:
         return (0.0, run.name.casefold())
     if column == 0:
-        return (0.0, run.state)
+        return (float(_BY_STATE.index(run.state)) if run.state in _BY_STATE else -1.0, run.id)
     value: float | None
     if column == 3:
         value = run.last_step
