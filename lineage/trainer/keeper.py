@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lineage.errors import LineageError, NotFoundError, UsageError
+from lineage.trainer.signals import children_survive_a_notice
 from lineage_schemas.checkpoint import Position, RecipePoint
 from lineage_schemas.run import Parent, Start
 
@@ -170,7 +171,8 @@ class Keeper:
         prepared = self._prepared.pop(component.name, None)
         if prepared is not None:
             return prepared.until(epochs)
-        return component.iterate(epochs)
+        with children_survive_a_notice():
+            return component.iterate(epochs)
 
     def check_loaders(self) -> None:
         """Raise when loaders are tracked and none of their batches came through `Run.batches`.
@@ -232,7 +234,8 @@ class Keeper:
         if back is None:
             return None
         # Building an iterator draws from the global generator: build them all, and put random state back after that.
-        self._prepared = {name: loader.iterate() for name, loader in registry.loaders().items()}
+        with children_survive_a_notice():
+            self._prepared = {name: loader.iterate() for name, loader in registry.loaders().items()}
         proven = back.finish()
         self.restored = Restored(
             name=back.name,
