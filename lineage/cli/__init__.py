@@ -93,6 +93,7 @@ def _add_globals(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Never raises, and prints no traceback without `--debug`."""
     words = list(sys.argv[1:] if argv is None else argv)
+    _open_closed_streams()
     debug = "--debug" in words[: words.index("--")] if "--" in words else "--debug" in words
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -108,6 +109,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # the last line before a traceback
         return report(error, debug=debug)
     return int(code)
+
+
+def _open_closed_streams() -> None:
+    """Where stdin, stdout or stderr was closed (`>&-`), nothing stands for it, and what is written goes nowhere.
+
+    Left closed, its number would be the next file's that is opened, and `print` would write errors to stdout.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            fd = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: the one that was closed
+            setattr(sys, name, os.fdopen(fd, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 def _dispatch(words: list[str]) -> ExitCode:

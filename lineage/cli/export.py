@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 
 from lineage.cli.command import Command
-from lineage.cli.diagnostics import ExitCode, note
+from lineage.cli.diagnostics import ExitCode, note, tell_damage
 from lineage.cli.output import Output, clean, escaped
 from lineage.cli.refs import check_metrics, find
 from lineage.errors import LineageError, NotFoundError, UsageError
@@ -85,9 +85,7 @@ class ExportCommand(Command):
         else:
             lines = {"csv": csv_lines, "jsonl": json_lines, "json": json_array}[form](table)
             _put(path, lambda out: out.writelines(part.encode() for part in lines), lines)
-        for damage in view.damage:
-            note(f"{target.dir.log}: {damage}")
-        return ExitCode.FAILED if view.damage else ExitCode.OK
+        return tell_damage(view.damage, "what could be read was written")
 
 
 def csv_lines(table: Table) -> Iterator[str]:

@@ -276,6 +276,28 @@ def test_a_reader_that_leaves_is_no_error(place, line):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("lineage show tiny-gpt >&-", 0),
+        ("lineage log tiny-gpt --pretty >&- <&-", 0),
+        ("lineage --help >&-", 0),
+        ("lineage show nothing >&-", 3),
+        ("lineage show nothing 2>&-", 3),
+        ("lineage show nothing <&- >&- 2>&-", 3),
+        ("lineage diff tiny-gpt@1 tiny-gpt@3 <&- 2>&-", 1),
+    ],
+)
+def test_a_stream_that_is_closed_is_no_defect_and_its_text_stands_in_no_other(place, line, code):
+    script = line.replace("lineage", f"{shlex.quote(sys.executable)} -m lineage", 1)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert "defect" not in done.stderr
+    assert ("error: " in done.stderr) == ("nothing >&-" in line)
+    assert "error: " not in done.stdout
+    assert bool(done.stdout) == line.startswith("lineage diff")
+
+
 def test_ctrl_c_ends_a_follower_with_130_and_no_traceback(place):
     follower = subprocess.Popen(
         [sys.executable, "-m", "lineage", "log", "tiny-gpt", "--follow", "--kind", "session_end"],
