@@ -191,3 +191,22 @@ def test_of_many_sessions_the_newest_are_told_in_the_room_there_is() -> None:
         assert max(len(first), len(second)) <= width
         assert second.startswith("… ")
         assert "s30 ✕ kill" in second
+
+
+def test_a_filter_that_takes_the_cursors_row_away_begins_at_the_first_row_left(drive, many_runs, wait) -> None:
+    async def script(app, pilot):
+        screen = app.screen
+        await pilot.press("s", "G")
+        assert "baseline" in screen._shown[screen.table.cursor].name
+        await pilot.press("slash", *"ablation")
+        await wait(app, pilot, lambda: len(screen._shown) == 30)
+        assert screen.table.cursor == 0
+
+    drive(script, None, many_runs)
+
+
+def test_losses_stand_with_their_points_under_each_other() -> None:
+    from lineage_tui.screens.runs import _loss
+
+    assert [_loss(value) for value in (2.1, 2.11114, 2.0, 0.5)] == ["2.1000", "2.1111", "2.0000", "0.50000"]
+    assert [_loss(value) for value in (float("nan"), 0.0, 1e-7, 123456.0)] == ["nan", "0", "1e-7", "123,456"]

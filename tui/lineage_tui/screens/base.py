@@ -188,11 +188,13 @@ class ListScreen(LineageScreen):
     Attributes:
         what: what its rows are, in the plural.
         filtered_by: what the words of the filter are looked for in.
+        newest_last: its rows stand in the order of time, and one begins at the end.
         filter: where they are typed.
     """
 
     what: ClassVar[str] = "rows"
     filtered_by: ClassVar[str] = ""
+    newest_last: ClassVar[bool] = False
 
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(glyphs)
@@ -214,8 +216,12 @@ class ListScreen(LineageScreen):
         self.filter.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        if event.input is self.filter:
-            self.filter_changed()
+        if event.input is not self.filter:
+            return
+        before = self.table.row
+        self.filter_changed()
+        if not self.newest_last and before is not None and self.table.row and self.table.row.key != before.key:
+            self.table.select(0)  # the row it was on is filtered away
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input is self.filter:

@@ -36,6 +36,7 @@ class EventsScreen(ListScreen):
 
     place: ClassVar[str] = "events"
     what: ClassVar[str] = "events"
+    newest_last: ClassVar[bool] = True
     filtered_by: ClassVar[str] = "kind, what happened, step"
 
     def __init__(self, glyphs: Glyphs) -> None:

@@ -56,7 +56,7 @@ COLUMNS: Final = (
     Column("curve", CURVE, drop=2),
     Column("last event", 11, align="right", drop=4),
     Column("tags", 10, grow=2, drop=5),
-    Column("id", 26, grow=1, drop=6),
+    Column("id", 26, grow=1, drop=6, cut="middle"),
 )
 
 _SORTS: Final = (7, 1, 0, 3, 4, 5, 2)
@@ -256,7 +256,7 @@ class RunsScreen(ListScreen):
                 Cell(count(run.num_sessions or None)),
                 Cell(count(run.last_step)),
                 Cell(
-                    number(run.last_loss),
+                    _loss(run.last_loss),
                     "bad" if run.last_loss is not None and not math.isfinite(run.last_loss) else "",
                 ),
                 _continued(run),
@@ -267,6 +267,11 @@ class RunsScreen(ListScreen):
             ),
             marked=run.key in self._selected,
         )
+
+
+def _loss(value: float | None) -> str:
+    """Five digits, the last ones zeros or not: values of one size stand with their points under each other."""
+    return f"{value:#.5g}" if value is not None and 1e-3 <= abs(value) < 1e4 else number(value)
 
 
 def _continued(run: RunSummary) -> Cell:
