@@ -294,16 +294,17 @@ class RunView:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def refresh(self, *, max_bytes: int | None = None) -> bool:
+    def refresh(self, *, max_bytes: int | None = None, save: bool = True) -> bool:
         """Read what was appended since, and look at the lock; True when anything a caller can see has changed.
 
         Args:
             max_bytes: stop after about so many bytes of the log; `num_unread_bytes` tells what is left.
+            save: keep a long log's parsed columns under `.cache/` for the next reader; else `save_cache` does.
 
         Raises:
             NewerFormatError, LineageError: as `read`.
         """
-        changed = self._columns.refresh(max_bytes=max_bytes)
+        changed = self._columns.refresh(max_bytes=max_bytes, save=save)
         # The record after the log: a session is recorded before its first line is written.
         recorded = self._read_record()
         if self._columns.num_rebuilds != self._rebuilds or len(self._columns.rare) < self._num_looked_for_ends:
@@ -325,6 +326,14 @@ class RunView:
         self.owner = owner
         self.state, self.session_states = states
         return changed or recorded or moved
+
+    def save_cache(self) -> None:
+        """Keep the parsed columns for the next reader, after a `refresh` that was told not to.
+
+        Raises:
+            LineageError: the log is no longer a file that may be read.
+        """
+        self._columns.save_cache()
 
     def _read_record(self) -> bool:
         path = self.dir.run_json

@@ -22,7 +22,7 @@ import secrets
 import struct
 import sys
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,17 +31,15 @@ import orjson
 
 from lineage import fs
 from lineage.layout import RunDir
-from lineage.log.scan import Damage
-from lineage_schemas.ids import SessionId
+from lineage.log.packed import ALIGN, pack, unpack
 
 if TYPE_CHECKING:
-    from lineage.log.columns import Columns, RareLine, SessionColumns
+    from lineage.log.columns import Columns, Part
 
 NAME: Final = "columns-1.bin"
 _MAGIC: Final = b"LNGCOLS1"
 _PREFIX: Final = struct.Struct("<8sQI")
 _PROBE_BYTES: Final = 4096
-_ALIGN: Final = 64
 _BLOCK_BYTES: Final = 1 << 20
 _MAX_RATIO: Final = 8
 """A value takes at least six bytes of the log and at most sixteen here, a row sixty and forty."""
@@ -74,57 +72,19 @@ class Identity:
         }
 
 
-@dataclass
-class Cached:
-    """What a cache held."""
-
-    run: str | None
-    offset: int
-    sessions: dict[SessionId, SessionColumns]
-    rare: list[RareLine]
-    damage: list[Damage]
-
-
-@dataclass
-class _Body:
-    """Arrays and bytes to be written one after another, aligned."""
-
-    parts: list[memoryview] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, data: memoryview) -> list[int]:
-        """Place of the part: where it begins in the body, and how many bytes it has."""
-        flat = data.cast("B") if data.nbytes else memoryview(b"")
-        place = [self.size, flat.nbytes]
-        padding = -flat.nbytes % _ALIGN
-        self.parts += [flat, memoryview(bytes(padding))]
-        self.size += flat.nbytes + padding
-        return place
-
-
 def save(columns: Columns, identity: Identity) -> bool:
     """Leave the columns for the next reader; False when the folder takes no file, which is no error."""
-    body = _Body()
+    packed, parts = pack(columns.part())
     header = {
         "key": identity.key(columns.offset),
-        "run": columns.run,
-        "offset": columns.offset,
         "size": identity.size,
         "mtime_ns": identity.mtime_ns,
-        "sessions": [session.dump(body.add) for session in columns.sessions.values()],
-        "rare": {
-            "kinds": [line.kind for line in columns.rare],
-            "sessions": [line.session for line in columns.rare],
-            "offsets": [line.offset for line in columns.rare],
-            "sizes": [len(line.data) for line in columns.rare],
-            "place": body.add(memoryview(b"".join(line.data for line in columns.rare))),
-        },
-        "damage": [[d.offset, d.size_bytes, d.reason, d.num_lines] for d in columns.damage],
+        **packed,
     }
     text = orjson.dumps(header)
-    text += b" " * (-(len(text) + _PREFIX.size) % _ALIGN)
+    text += b" " * (-(len(text) + _PREFIX.size) % ALIGN)
     crc = zlib.crc32(text)
-    for part in body.parts:
+    for part in parts:
         crc = zlib.crc32(part, crc)
     folder = columns.dir.cache_dir
     temporary = folder / f".{NAME}.{secrets.token_hex(4)}.tmp"
@@ -135,7 +95,7 @@ def save(columns: Columns, identity: Identity) -> bool:
         with temporary.open("xb") as out:
             out.write(_PREFIX.pack(_MAGIC, len(text), crc))
             out.write(text)
-            for part in body.parts:
+            for part in parts:
                 out.write(part)
         temporary.replace(folder / NAME)
     except OSError:
@@ -145,7 +105,7 @@ def save(columns: Columns, identity: Identity) -> bool:
     return True
 
 
-def load(run_dir: RunDir, identity: Identity) -> Cached | None:
+def load(run_dir: RunDir, identity: Identity) -> Part | None:
     """What an earlier reader left, if it is of this log and whole; else None."""
     if run_dir.cache_dir.is_symlink():
         return None
@@ -165,9 +125,7 @@ def load(run_dir: RunDir, identity: Identity) -> Cached | None:
         return None  # a cache of any other shape is no cache
 
 
-def _load(path: Path, identity: Identity) -> Cached | None:
-    from lineage.log.columns import RareLine, SessionColumns
-
+def _load(path: Path, identity: Identity) -> Part | None:
     fd = fs.open_plain(path)
     try:
         size = os.fstat(fd).st_size
@@ -189,25 +147,7 @@ def _load(path: Path, identity: Identity) -> Cached | None:
     finally:
         os.close(fd)
 
-    def part(place: list[int]) -> memoryview:
-        start, size = place
-        if start < 0 or size < 0 or start + size > body.nbytes:
-            raise ValueError("a part of the cache lies outside of it")
-        return body[start : start + size]
-
-    sessions: dict[SessionId, SessionColumns] = {}
-    for dumped in header["sessions"]:
-        session = SessionColumns.restore(dumped, part)
-        sessions[session.session] = session
-    rare = header["rare"]
-    text = bytes(part(rare["place"]))
-    ends = np.cumsum([0, *rare["sizes"]]).tolist()
-    lines = [
-        RareLine(kind, SessionId(session), at, text[ends[index] : ends[index + 1]])
-        for index, (kind, session, at) in enumerate(zip(rare["kinds"], rare["sessions"], rare["offsets"], strict=True))
-    ]
-    damage = [Damage(at, size, reason, num_lines) for at, size, reason, num_lines in header["damage"]]
-    return Cached(header["run"], offset, sessions, lines, damage)
+    return unpack(header, body)
 
 
 def _read(fd: int, start: int, size: int, crc: int) -> tuple[memoryview, int]:

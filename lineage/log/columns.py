@@ -9,17 +9,18 @@ that both ways accept the same lines. Bad lines are located in `Columns.damage` 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from lineage.errors import FormatError, NotFoundError
+from lineage.errors import FormatError, LineageError, NewerFormatError, NotFoundError
 from lineage.layout import RunDir
 from lineage.log.layout import Block, Floats, Ints, Layout, Steps
 from lineage.log.reader import check_line_format, open_log, searched_from
@@ -27,12 +28,18 @@ from lineage.log.scan import MAX_LINE_BYTES, Damage, fault_of, merge_damage
 from lineage_schemas.events import Event, StepEvent, parse_event
 from lineage_schemas.ids import SessionId
 
+if TYPE_CHECKING:
+    from lineage.log.parallel import Team
+
 MAX_SESSIONS: Final = 10_000
 """Sessions kept apart; lines of further ones are reported as damage, since no real run has so many."""
 
 _BLOCK_BYTES: Final = 1 << 20
 _LEAST_BYTES: Final = 4096
 _AHEAD_FROM_BYTES: Final = 8 << 20
+_TOGETHER_FROM_BYTES: Final = 64 << 20
+"""A helper needs a fifth of a second before it can begin; less than this is read in about that time."""
+_TAIL_BYTES: Final = 64 << 10
 _MAX_LAYOUTS: Final = 32
 _LEARN_AFTER: Final = 16
 """Lines that must be left in a block before it pays to learn their layout."""
@@ -44,12 +51,18 @@ S = TypeVar("S", bound=np.generic)
 
 
 class Buffer(Generic[S]):
-    """A growing array. What `array` returned before stays as it was while more is appended."""
+    """A growing array. What `array` returned before stays as it was while more is appended.
+
+    What is appended is put behind the rest when somebody looks, so that a long log is copied once and not at every
+    doubling.
+    """
 
     def __init__(self, dtype: type[S], initial: npt.NDArray[S] | None = None) -> None:
         self._dtype = dtype
         self._data: npt.NDArray[S] = np.empty(0, dtype) if initial is None else initial
-        self._count = len(self._data)
+        self._settled = len(self._data)
+        self._pending: list[npt.NDArray[S]] = []
+        self._count = self._settled
 
     def __len__(self) -> int:
         return self._count
@@ -57,18 +70,28 @@ class Buffer(Generic[S]):
     @property
     def array(self) -> npt.NDArray[S]:
         """The values so far; a view, not to be written to."""
-        view = self._data[: self._count]
+        if self._pending:
+            self._settle()
+        view = self._data[: self._settled]
         view.flags.writeable = False
         return view
 
     def append(self, values: npt.NDArray[S]) -> None:
-        end = self._count + len(values)
-        if end > len(self._data):
-            grown: npt.NDArray[S] = np.empty(max(end, 2 * len(self._data), 64), self._dtype)
-            grown[: self._count] = self._data[: self._count]
+        """Add values, which are the buffer's own from now on."""
+        self._pending.append(values)
+        self._count += len(values)
+
+    def _settle(self) -> None:
+        if self._count > len(self._data):
+            # Twice as long for a follower, which looks after every append; no longer than needed for a whole log.
+            most = max(self._count, 64, 2 * len(self._data) if self._settled else 0)
+            grown: npt.NDArray[S] = np.empty(most, self._dtype)
+            grown[: self._settled] = self._data[: self._settled]
             self._data = grown
-        self._data[self._count : end] = values
-        self._count = end
+        for values in self._pending:
+            self._data[self._settled : self._settled + len(values)] = values
+            self._settled += len(values)
+        self._pending.clear()
 
 
 class MetricColumn:
@@ -185,6 +208,15 @@ class SessionColumns:
         step = np.concatenate([part.step for part in parts])[order]
         self._extend(step, np.concatenate([part.ts for part in parts])[order], optional, metrics)
 
+    def extend(self, after: SessionColumns) -> None:
+        """Add the rows of the same session that come after these."""
+        if len(after):
+            optional = {name: buffer.array for name, buffer in after._optional.items()}
+            metrics = {name: (column.values, column.rows) for name, column in after.metrics.items()}
+            self._extend(after.step, after.ts, optional, metrics)
+        self.saw(after.first_ts)
+        self.saw(after.last_ts)
+
     def _extend(
         self, step: Ints, ts: Floats, optional: dict[str, Floats], metrics: dict[str, tuple[Floats, Ints | None]]
     ) -> None:
@@ -205,7 +237,7 @@ class SessionColumns:
             if name not in optional:
                 buffer.append(np.full(added, np.nan))
         self._ts.append(ts)
-        self._step.append(step)  # last: a reader on another thread takes its length for the number of rows
+        self._step.append(step)
         self.saw(float(ts.min()))
         self.saw(float(ts.max()))
 
@@ -268,6 +300,17 @@ class RareLine:
         return parse_event(self.data)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a stretch of a log said, up to `offset`: fields as those of `Columns`."""
+
+    run: str | None
+    offset: int
+    sessions: dict[SessionId, SessionColumns]
+    rare: list[RareLine]
+    damage: list[Damage]
+
+
 class Columns:
     """The columns of one log.
 
@@ -285,6 +328,7 @@ class Columns:
         self.size_bytes = 0
         self.num_rebuilds = 0
         self._caching = cache
+        self._team: Team | None = None
         self._clear()
 
     @classmethod
@@ -310,8 +354,17 @@ class Columns:
         self.offset = 0
         self._identity: tuple[int, int] | None = None
         self._layouts: list[Layout] = []
+        self._began: dict[SessionId, int] = {}  # where the first line of a session is
         self._searched = 0
         self._cached = 0
+        if self._team is not None:
+            self._team.close()
+        self._team = None
+        self._is_alone = False  # helpers were tried, and are not to be tried again
+
+    def part(self) -> Part:
+        """What was read so far: the very lists and columns, which go on growing."""
+        return Part(self.run, self.offset, self.sessions, self.rare, self.damage)
 
     @property
     def num_unread_bytes(self) -> int:
@@ -327,11 +380,12 @@ class Columns:
     def num_damaged(self) -> int:
         return sum(damage.num_lines for damage in self.damage)
 
-    def refresh(self, *, max_bytes: int | None = None) -> bool:
+    def refresh(self, *, max_bytes: int | None = None, save: bool = True) -> bool:
         """Read what was appended, up to the last newline; True when anything changed.
 
         A log that was replaced or cut below what was read is read anew from its beginning. `max_bytes` stops after
         about so many, so that a caller can draw in between; call again until `num_unread_bytes` no longer shrinks.
+        Without `save` nothing is left for the next reader until `save_cache` is called.
 
         Raises:
             NewerFormatError, LineageError: as `open`.
@@ -360,20 +414,65 @@ class Columns:
             if max_bytes is not None:
                 stop = min(stop, self.offset + max_bytes)
             changed |= self._read(fd, stop, status.st_size)
-            if self._caching and self.num_unread_bytes < MAX_LINE_BYTES:
+            if save:
                 self._maybe_save_cache(fd)
         finally:
             os.close(fd)
         return changed
 
+    def save_cache(self) -> None:
+        """Leave what was read for the next reader, where `refresh` was told not to; never raises for want of a place.
+
+        Raises:
+            LineageError: as `open`.
+        """
+        with contextlib.suppress(NotFoundError):
+            fd = open_log(self.dir.log)
+            try:
+                status = os.fstat(fd)
+                if self._identity == (status.st_dev, status.st_ino) and status.st_size >= self.offset:
+                    self._maybe_save_cache(fd)
+            finally:
+                os.close(fd)
+
     def _read(self, fd: int, stop: int, size: int) -> bool:
         """Take in whole lines until `stop` is passed; no byte beyond `size` is looked at."""
         if size == self._searched:
-            return False  # the torn tail is as it was; a shorter file had it cut off, and may go on already
+            tail = max(self.offset, size - _TAIL_BYTES)
+            if size == self.offset or b"\n" not in os.pread(fd, size - tail, tail):
+                return False  # the torn tail is as it was
+            self._searched = self.offset  # it was cut off, and lines of its length came in its place
+        began = self.offset
+        if not self._read_with_helpers(fd, stop, size):
+            self._read_alone(fd, stop, size, ahead=True)
+        return self.offset > began
+
+    def _read_with_helpers(self, fd: int, stop: int, size: int) -> bool:
+        """Read a long log as several processes; False when what is left is for this one."""
+        if self._team is None and not self._is_alone and size - self.offset >= _TOGETHER_FROM_BYTES:
+            from lineage.log import parallel
+
+            self._is_alone = True
+            with contextlib.suppress(OSError):  # no more descriptors or processes: then one reader it is
+                if (num_helpers := parallel.num_readers() - 1) > 0:
+                    self._team = parallel.Team(self, fd, size, num_helpers)
+        if self._team is None:
+            return False
+        went_well = False
+        try:
+            went_well = self._team.read(self, fd, stop, size)
+        finally:
+            self._searched = max(self._searched, self.offset)
+            if not went_well:
+                self._team.close()
+                self._team = None
+        return went_well
+
+    def _read_alone(self, fd: int, stop: int, size: int, *, ahead: bool) -> None:
         began = self.offset
         reader = _Blocks(fd, began, stop, size, searched_from(fd, began, min(self._searched, size)))
         items: Iterator[Block | int] = iter(reader)
-        if min(stop, size) - began > _AHEAD_FROM_BYTES:
+        if ahead and min(stop, size) - began > _AHEAD_FROM_BYTES:
             items = _ahead(items)
         for item in items:
             if isinstance(item, Block):
@@ -382,13 +481,64 @@ class Columns:
                 self._damaged(Damage(self.offset, item, f"the line is longer than {MAX_LINE_BYTES} bytes"))
                 self.offset += item
         self._searched = reader.position
-        return self.offset > began
+
+    @classmethod
+    def of_stretch(cls, fd: int, lo: int, hi: int, layouts: list[Layout]) -> Part | None:
+        """What the whole lines from `lo` to `hi` say; None when they are not all for a reader of a stretch to judge.
+
+        Args:
+            fd: the log.
+            lo: where a line begins.
+            hi: where one ends.
+            layouts: of lines that were met, the latest first; what is met is added.
+        """
+        found = cls(Path(), cache=False)
+        found.offset = found._searched = lo
+        found._layouts = layouts
+        try:
+            found._read_alone(fd, hi, hi, ahead=False)
+        except LineageError:
+            return None  # of a newer major version: who reads the lines in order says where
+        if found.offset != hi:
+            return None
+        in_order = sorted(found.sessions, key=found._began.__getitem__)
+        return Part(found.run, hi, {id_: found.sessions[id_] for id_ in in_order}, found.rare, found.damage)
+
+    def take_over(self, part: Part) -> bool:
+        """Add what the stretch from `offset` on said; False, and nothing added, when this must be read line by line."""
+        if len(self.sessions.keys() | part.sessions.keys()) > MAX_SESSIONS:
+            return False
+        self.run = self.run or part.run
+        for session, columns in part.sessions.items():
+            if session in self.sessions:
+                self.sessions[session].extend(columns)
+            else:
+                self.sessions[session] = columns
+        self.rare += part.rare
+        for damage in part.damage:
+            self._damaged(damage)
+        self.offset = part.offset
+        return True
 
     def _damaged(self, damage: Damage) -> None:
         self.damage[-1:] = merge_damage([*self.damage[-1:], damage])
 
     def _take(self, block: Block) -> None:
-        """Add a block of whole lines that begins at `offset`."""
+        """Add a block of whole lines that begins at `offset`.
+
+        Raises:
+            NewerFormatError: one is of a newer major version; what the lines before it said is not kept, since the
+                block is read again when the caller tries again.
+        """
+        num_rare, num_damage, last_damage = len(self.rare), len(self.damage), self.damage[-1:]
+        try:
+            self._take_lines(block)
+        except NewerFormatError:
+            del self.rare[num_rare:], self.damage[num_damage:]
+            self.damage[-1:] = last_damage
+            raise
+
+    def _take_lines(self, block: Block) -> None:
         left: Ints = np.arange(len(block), dtype=np.int64)
         parts: list[Steps] = []
         for layout in list(self._layouts):
@@ -421,7 +571,13 @@ class Columns:
         for part in (*parts, *(some.steps() for some in loose.values())):
             by_session.setdefault(part.session, []).append(part)
         for session, found in by_session.items():
-            self.sessions[SessionId(session)].append(found)
+            id_ = SessionId(session)
+            columns = self.sessions.get(id_)
+            if columns is None:  # its layout was learned elsewhere in the log
+                columns = self.sessions[id_] = SessionColumns(id_)
+            columns.append(found)
+            at = base + int(block.starts[min(int(part.rows[0]) for part in found)])
+            self._began[id_] = min(self._began.get(id_, at), at)
         self.offset = base + block.size_bytes
 
     def _match(self, layout: Layout, block: Block, rows: Ints, parts: list[Steps]) -> Ints:
@@ -455,6 +611,7 @@ class Columns:
                     columns = self.sessions.get(session)
                     if columns is None:
                         columns = self.sessions[session] = SessionColumns(session)
+                        self._began[session] = offset
                     columns.saw(event.ts)
                     if not isinstance(event, StepEvent):
                         self.rare.append(RareLine(event.kind, session, offset, line))
@@ -478,6 +635,8 @@ class Columns:
 
     def _maybe_save_cache(self, fd: int) -> None:
         fresh = self.offset - self._cached
+        if not self._caching or self.num_unread_bytes >= MAX_LINE_BYTES:
+            return
         if self.offset < _CACHE_FROM_BYTES or fresh < max(_CACHE_FROM_BYTES, self._cached // 4):
             return
         if self._cached and fresh < _RECACHE_FROM_BYTES:

@@ -488,3 +488,29 @@ def test_of_a_key_that_comes_twice_the_last_one_counts_however_many_such_lines_t
     check(found, b"".join(lines))
     assert list(found.sessions[SESSION].metrics) == ["loss"]
     assert found.sessions[SESSION].metrics["loss"].values[0] == 1.5
+
+
+def test_lines_that_take_the_place_of_a_torn_tail_of_their_length_are_read(tmp_path):
+    whole, more = step(1, {"loss": 1.0}), step(2, {"loss": 2.0})
+    log = tmp_path / "metrics.jsonl"
+    log.write_bytes(whole + b"x" * len(more))
+    found = Columns.open(tmp_path, cache=False)
+    assert found.num_torn_bytes == len(more)
+    with log.open("r+b") as out:
+        out.truncate(len(whole))
+        out.seek(len(whole))
+        out.write(more)
+    assert found.refresh()
+    check(found, whole + more)
+
+
+def test_a_newer_major_version_met_again_and_again_adds_nothing_to_what_was_read(tmp_path):
+    newer = {"kind": "session_start", "ts": 1.0, "run": "r", "session": OTHER}
+    newer |= {"format": {"name": "lineage-log", "version": "2.0"}}
+    rare = b'{"kind":"new_kind","ts":1.0,"run":"r","session":"s01-00000001"}\nbad\n'
+    (tmp_path / "metrics.jsonl").write_bytes(rare + orjson.dumps(newer) + b"\n")
+    found = Columns(tmp_path, cache=False)
+    for _ in range(3):
+        with pytest.raises(NewerFormatError):
+            found.refresh()
+        assert (found.offset, found.rare, found.damage) == (0, [], [])

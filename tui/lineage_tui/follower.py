@@ -23,6 +23,7 @@ from lineage_tui.messages import (
     FolderRead,
     Problem,
     ReadFailed,
+    ReadProgress,
     Snapshot,
     SnapshotReady,
     VerifyProgress,
@@ -52,6 +53,10 @@ WARM_FROM: Final = 50_000
 """Samples of a curve, or new samples of it, that are smoothed by the reading thread rather than when drawn."""
 FIRST_BYTES: Final = 4 * 1024 * 1024
 """So much of a log is read before the first picture: well under a second."""
+PIECE_BYTES: Final = 16 * 1024 * 1024
+"""So much of a long log is read between two looks at the clock."""
+READING: Final = 6
+"""A picture of a log that is still being read is followed by so many times its time of reading."""
 
 
 class RunFollower:
@@ -132,19 +137,31 @@ class RunFollower:
         try:
             view = lineage.read(self.path, max_bytes=FIRST_BYTES)
             while view.num_unread_bytes > 0 and not self.is_stopped():
-                # Each picture costs what the whole log so far costs, so every piece is larger than all before it.
+                began = time.monotonic()
                 with self._wake:
                     wanted = self._wanted
                 self._post(SnapshotReady(self._snapshot(view, wanted)))
-                before = view.num_unread_bytes
-                view.refresh(max_bytes=max(FIRST_BYTES, view.size_bytes - before))
-                if view.num_unread_bytes >= before:
+                # What a picture costs grows with what was read: it has to wait until it is a small part of the time.
+                took = time.monotonic() - began
+                if not self._read_on(view, time.monotonic() + max(READING * took, PROGRESS_S)):
                     break
             give_back()
         except Exception as error:  # noqa: BLE001  # shown in a panel, and tried again
             self._fail(error)
             return None
         return view
+
+    def _read_on(self, view: RunView, until: float) -> bool:
+        """Read a long log for a while, and tell how far it is; False when there is nothing more to read."""
+        while not self.is_stopped():
+            before = view.num_unread_bytes
+            view.refresh(max_bytes=PIECE_BYTES, save=False)
+            if not 0 < view.num_unread_bytes < before:
+                return False
+            if time.monotonic() >= until:
+                break
+            self._post(ReadProgress(self.key, view.num_unread_bytes, view.size_bytes))
+        return True
 
     def _fail(self, error: BaseException) -> None:
         problem = Problem.of(error, str(self.path))
@@ -156,6 +173,7 @@ class RunFollower:
         """Post a picture whenever the run or what is wanted of it changed."""
         shown: tuple[Wanted, str] | None = None
         changed = True
+        saved = False
         while not self.is_stopped():
             with self._wake:
                 wanted = self._wanted
@@ -168,6 +186,9 @@ class RunFollower:
             if self._audit(view):
                 self._post(SnapshotReady(self._snapshot(view, wanted)))
             self._answer(view)
+            if not saved:  # nobody waits for it, as for the curves
+                saved = True
+                view.save_cache()
             interval = self._interval_s if view.state in {"running", "stalled"} else IDLE_S
             self._pause(max(interval, min(took * LEISURE, IDLE_S)), wanted)
             if self.is_stopped():

@@ -122,6 +122,16 @@ class SnapshotReady(Message):
         self.snapshot = snapshot
 
 
+class ReadProgress(Message):
+    """How far a long log was read since the last picture, in bytes."""
+
+    def __init__(self, key: str, num_unread: int, num_bytes: int) -> None:
+        super().__init__()
+        self.key = key
+        self.num_unread = num_unread
+        self.num_bytes = num_bytes
+
+
 class ReadFailed(Message):
     """A run could not be read, now; the follower goes on trying."""
 
