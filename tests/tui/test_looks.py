@@ -100,7 +100,7 @@ def test_names_that_differ_only_at_their_end_can_be_told_apart_at_80_columns(dri
 
     async def script(app, pilot) -> None:
         await pilot.pause(0.2)
-        found.extend(line for line in text_of(app) if "pretrain" in line)
+        found.extend(line for line in text_of(app) if "completed    pretrain" in line)
 
     drive(script, None, runs_dir, (80, 24))
     assert len(found) == 3
