@@ -315,7 +315,9 @@ class Keeper:
         from lineage.checkpoint.background import wants_background
 
         store, saver, registry = self._ready("checkpoint()")
-        self.check_loaders()
+        session = self._recorder.store.session
+        if session is None or position.step > session.start.step:  # before that, no batch was due
+            self.check_loaders()
         for loader in registry.loaders().values():
             position = position.model_copy(update={"epoch": loader.epoch})
             break

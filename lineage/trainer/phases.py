@@ -23,6 +23,11 @@ class TrainClock:
         self._paused_at = 0.0
         self._depth = 0
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether a phase is open."""
+        return self._depth > 0
+
     def pause(self) -> float:
         """Enter a phase; the time of entering."""
         now = self._now()

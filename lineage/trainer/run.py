@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -87,6 +88,8 @@ class Run:
         self._attempted = False  # an optimizer stepped since the body began
         self._advanced = False  # the body's training is done: it updated, logged, or its scaler moved
         self._observed = False
+        self._taken = False  # a batch was handed out, and nothing was trained since
+        self._ahead = False  # likewise, behind the last completed step and before the body that runs
         self._scales: Mapping[str, float] = {}
         self._logged_steps = 0
         self._data_checked = False
@@ -238,11 +241,31 @@ class Run:
 
         Raises:
             UndeclaredStateError: something reachable from the tracked objects is stateful and was never declared.
+            SaveRefusedError: inside a step whose batch was taken and that has no update and no log yet: the data would
+                go on behind a batch that no state was trained on.
             CheckpointError: the state is not at a completed step, or an earlier background save failed.
         """
         self._recorder.check_ours("checkpoint()")
         self._begin()
         step = self._completed_step()
+        if self._taken and self._current is not None and not self._advanced:
+            from lineage.checkpoint.errors import SaveRefusedError
+
+            raise SaveRefusedError(
+                f"checkpoint() inside step {self._current}: its batch was taken, with no update and no log since",
+                f"run {self.id}",
+                "call it after the optimizer's step, after run.log(), or before the step's first next(batches)",
+            )
+        return self._save(step, background=background)
+
+    def _save(self, step: int, *, background: bool | None) -> SavedGeneration | PendingSave | None:
+        if self._taken or self._ahead:
+            self._alert(
+                "batch_ahead",
+                f"a batch was taken ahead of the checkpoint after step {step}: a resume goes on behind it and would "
+                "skip it; take the batches of a step inside that step",
+                details={"step": step},
+            )
         from lineage.checkpoint.background import PendingSave
 
         with self.phase("checkpoint"):
@@ -307,6 +330,7 @@ class Run:
             # One rank that leaves alone would have the others wait for it; with several, signals keep their meaning.
             self._preemption.install()
         self._clock.lap()
+        self._take_ahead()
         try:
             while self.step < total and self._ended is None:
                 self._current = self.step + 1
@@ -317,6 +341,9 @@ class Run:
                     self._data_checked = True
                 if not self._observed:
                     self._observe(self._current)
+                if self._advanced:
+                    self._take_ahead()
+                self._taken = False  # a step without any training has its batch behind it all the same
                 self.step = self._current
                 self._current = None
                 if self._keeper.is_saving:
@@ -326,8 +353,10 @@ class Run:
                     return
             self._steps_done = True
         finally:
-            if self._current is not None and self._advanced:  # the loop was left by `break` after its training was done
-                self.step = self._current
+            if self._current is not None:  # the loop was left by `break`
+                self._take_ahead()
+                if self._advanced:  # after its training was done
+                    self.step = self._current
             self._current = None
             self._preemption.restore()
 
@@ -343,6 +372,8 @@ class Run:
         for batch in self._keeper.iterate(loader, epochs):
             if self._witness_left > 0:
                 self._batch.add(batch)
+            if not self._taken:
+                self._taken = not self._clock.is_paused and _records_gradients()
             yield batch
 
     def log(
@@ -383,6 +414,7 @@ class Run:
             self._observed = False
             self.step = number
         self._advanced = True
+        self._taken = self._ahead = False
         if not self._observed:
             self._observe(number)
         if tokens is not None and (type(tokens) is not int or not 0 <= tokens <= MAX_STEP):
@@ -603,6 +635,12 @@ class Run:
 
     def _note_update(self) -> None:
         self._attempted = self._advanced = True
+        self._taken = self._ahead = False
+
+    def _take_ahead(self) -> None:
+        """Count a batch that nothing was trained on as one of a step to come."""
+        self._ahead = self._ahead or self._taken
+        self._taken = False
 
     def _observe(self, number: int) -> None:
         """Count the step as an update or a skip, once, after its training is done."""
@@ -615,6 +653,7 @@ class Run:
                 self._observed = True
             return
         self._advanced = self._observed = True
+        self._taken = self._ahead = False
         self.num_skipped += 1
         for skip in skips:
             self._recorder.event(
@@ -696,7 +735,7 @@ class Run:
         saved: object = None
         if self._recorder.is_ours and self._keeper.can_save():
             self._settle(wait=True)
-            saved = self._keeper.last_saved_at(self.step) or self.checkpoint(background=False)
+            saved = self._keeper.last_saved_at(self.step) or self._save(self.step, background=False)
         reason = f"{name}; checkpointed after step {self.step}" if saved else f"{name}; no checkpoint was made"
         self._end("preempted", reason)
 
@@ -721,6 +760,12 @@ class Run:
         self._recorder.end(status, reason, step)
         self._optimizers.remove()
         endings.forget(self)
+
+
+def _records_gradients() -> bool:
+    """Whether what is computed now could train; False inside `torch.no_grad` and the like, where loops evaluate."""
+    torch = sys.modules.get("torch")
+    return torch is None or bool(torch.is_grad_enabled())
 
 
 def _numbered(step: Any) -> int:
