@@ -8,6 +8,7 @@ from rich.color import Color, ColorSystem
 
 from lineage_tui.theme import BACKGROUND, contrast, hex_of, palette, tones, xterm_rgb
 from lineage_tui.widgets.table import Cell, Column, Row, Table, fit_columns
+from lineage_tui.widgets.words import DASH
 
 WORDS = ("tone-dim", "tone-good", "tone-warn", "tone-bad", "tone-info", "tone-accent", "bar-text")
 
@@ -200,3 +201,47 @@ def test_the_filter_is_seen_while_it_is_typed(drive, run_dir, runs_dir, text_of,
     assert f" of {4 if key == '5' else 40} " in seen[-2]
     assert sum(line.startswith("───") for line in seen) == 1  # what is told of the row stands above it
     assert " of " in seen[0]
+
+
+def test_a_number_that_needs_more_room_than_its_column_has_gets_it() -> None:
+    from lineage_tui.widgets.table import widened
+
+    columns = (Column("step", 9, align="right", most=14), Column("name", 9))
+    assert [column.width for column in widened(columns, [])] == [9, 9]
+    rows = [Row(str(step), (Cell(f"{step:,}"), Cell("n" * 30))) for step in (7, 1_234_567_890)]
+    assert [column.width for column in widened(columns, rows)] == [13, 9]
+    rows.append(Row("x", (Cell("9" * 40), Cell(""))))
+    assert [column.width for column in widened(columns, rows)] == [14, 9]
+
+
+@pytest.mark.parametrize(("key", "count"), [("3", 3), ("6", 8), ("7", 40), ("5", 4)])
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_steps_of_long_runs_are_not_cut(drive, run_dir, runs_dir, *, wait, text_of, key, count, size) -> None:
+    import json
+
+    def later(value: object) -> object:
+        """The same run, twenty million steps on."""
+        if isinstance(value, dict):
+            names = ("step", "last_step", "from_step")
+            return {k: v + 20_000_000 if k in names and isinstance(v, int) else later(v) for k, v in value.items()}
+        return [later(item) for item in value] if isinstance(value, list) else value
+
+    record = later(json.loads((run_dir / "run.json").read_text()))
+    (run_dir / "run.json").write_text(json.dumps(record))
+    lines = [json.dumps(later(json.loads(line))) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    (run_dir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+    async def script(app, pilot) -> None:
+        await pilot.press(key)
+        await wait(app, pilot, lambda: len(app.screen.table.rows) >= count)
+        await pilot.pause(0.1)
+        app.screen.table.move_edge(-1)
+        await pilot.pause(0.1)
+        lines = text_of(app)[1 : 2 + len(app.screen.table.rows)]
+        assert not any("20,00…" in line or "000,…" in line or "0,000…" in line for line in lines)
+        if key in {"3", "6"}:
+            assert any(f"20,000,101{DASH}20,000,200" in line for line in lines)
+        if key == "7":
+            assert any(" 20,000,1" in line for line in lines)
+
+    drive(script, run_dir, runs_dir, size)

@@ -20,7 +20,7 @@ from lineage_tui.widgets.filter_line import FilterLine
 from lineage_tui.widgets.panel import ProblemPanel
 from lineage_tui.widgets.said import Said
 from lineage_tui.widgets.table import Table
-from lineage_tui.widgets.words import STATE_TONES, count, plain, plural, state_glyph
+from lineage_tui.widgets.words import STATE_TONES, count, plain, plural, shortened, state_glyph
 
 if TYPE_CHECKING:
     from lineage_tui.app import LineageApp
@@ -152,7 +152,7 @@ class LineageScreen(Screen[None]):
         left = [
             Fact("lineage", "dim", 9),
             Fact(plain(record.id, 48), "dim", 8),
-            Fact(plain(record.name, 32), "strong", 1),
+            Fact(shortened(plain(record.name, 80), 32), "strong", 1),
             Fact(f"{state_glyph(state, self.glyphs)} {state}", STATE_TONES.get(state, "")),
             Fact(f"step {count(snapshot.last_step)}", "", 3),
             Fact(plural(len(record.sessions), "session"), "", 5),

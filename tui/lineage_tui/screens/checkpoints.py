@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lineage.view import RunView
 
 COLUMNS: Final = (
-    Column("step", 9, align="right"),
+    Column("step", 9, align="right", most=14),
     Column("ses", 3, align="right"),
     Column("state", 13),
     Column("size", 8, align="right"),

@@ -20,7 +20,7 @@ from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
 from lineage_tui.widgets.words import clock, count, kind_glyph, plural, to_ascii
 
 COLUMNS: Final = (
-    Column("step", 9, align="right"),
+    Column("step", 9, align="right", most=14),
     Column("ses", 3, align="right", drop=2),
     Column("", 1),
     Column("kind", 14),

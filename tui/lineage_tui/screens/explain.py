@@ -26,7 +26,7 @@ from lineage_tui.widgets.table import Cell, Column, Row, Table
 from lineage_tui.widgets.words import kind_glyph, number, plain, plural, to_ascii
 
 COLUMNS: Final = (
-    Column("step", 9, align="right"),
+    Column("step", 9, align="right", most=14),
     Column("metric", 12),
     Column("change", 24),
     Column("likeliest cause", 24, grow=1),
@@ -228,7 +228,7 @@ class ExplainScreen(ListScreen):
         lines.append(Content(""))
         if not change.causes:
             lines.append(toned(f" {NOTHING}", "dim"))
-            lines.append(toned(" what is logged beside it may tell: m picks metrics, n goes to the next event", "dim"))
+            lines.append(toned(" what is logged beside it may tell: on the curves, m picks metrics", "dim"))
         for rank, cause in enumerate(change.causes, 1):
             lines += self._cause(rank, cause, width)
         return Content("\n").join(lines)

@@ -50,7 +50,7 @@ COLUMNS: Final = (
     Column("state", 13),
     Column("name", 14, grow=3, cut="middle"),
     Column("ses", 3, align="right", drop=3),
-    Column("step", 9, align="right"),
+    Column("step", 9, align="right", most=14),
     Column("loss", 8, align="right"),
     Column("continued", 14, drop=1),
     Column("curve", CURVE, drop=2),

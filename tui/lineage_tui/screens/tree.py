@@ -21,17 +21,17 @@ from lineage_tui.screens.sessions import started_from, verdict_text
 from lineage_tui.terminal import Glyphs
 from lineage_tui.widgets.bars import Fact
 from lineage_tui.widgets.table import Cell, Column, Row, Table
-from lineage_tui.widgets.words import STATE_TONES, clock, plain, plural, state_glyph
+from lineage_tui.widgets.words import DASH, STATE_TONES, clock, plain, plural, state_glyph
 
 if TYPE_CHECKING:
     from lineage.checkpoint.generations import State
     from lineage.view import RunView
 
 COLUMNS: Final = (
-    Column("what", 34, grow=3),
+    Column("what", 31, grow=3),
     Column("state", 13),
-    Column("steps", 15, align="right"),
-    Column("continued", 16, drop=2),
+    Column("steps", 13, align="right", most=25),
+    Column("continued", 14, grow=1, drop=2),
     Column("when", 19, drop=3),
     Column("from", 20, grow=2, drop=4),
 )
@@ -258,7 +258,7 @@ class TreeScreen(ListScreen):
                 (
                     Cell(label),
                     Cell(f"{state_glyph(state, self.glyphs)} {state}", STATE_TONES.get(state, "")),
-                    Cell(f"{first + 1:,} to {last:,}" if last > first else "none"),
+                    Cell(f"{first + 1:,}{DASH}{last:,}" if last > first else "none"),
                     Cell(verdict, verdict_tone),
                     Cell(clock(session.started_at), "dim"),
                     Cell(origin, "dim"),
@@ -280,8 +280,8 @@ class TreeScreen(ListScreen):
     def _rails(self, node: Node) -> str:
         if not node.rails:
             return ""
-        bar, tee, end = ("|  ", "|- ", "`- ") if self.ascii_only else ("│  ", "├─ ", "└─ ")
-        return "".join(bar if more else "   " for more in node.rails[:-1]) + (tee if node.rails[-1] else end)
+        bar, tee, end = ("| ", "+ ", "` ") if self.ascii_only else ("│ ", "├ ", "└ ")
+        return "".join(bar if more else "  " for more in node.rails[:-1]) + (tee if node.rails[-1] else end)
 
     def header_facts(self) -> tuple[list[Fact], list[Fact]]:
         left, right = super().header_facts()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Generic, Literal, TypeVar, overload
 
 from rich.cells import cell_len, set_cell_size
@@ -21,7 +21,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from lineage_tui.widgets.words import to_ascii
+from lineage_tui.widgets.words import shortened, to_ascii
 
 Tone = Literal["", "strong", "dim", "good", "warn", "bad", "info", "accent"]
 TONES: Final = ("strong", "dim", "good", "warn", "bad", "info", "accent")
@@ -48,7 +48,8 @@ class Row:
 class Column:
     """A column: at least `width` cells; spare ones go to columns with `grow`; high `drop` goes first when narrow.
 
-    What is too long is cut at its end, or in the middle where both ends tell things apart: names, paths.
+    What is too long is cut at its end, or in the middle where both ends tell things apart: names, paths. A column with
+    `most` is as wide as its cells need, up to that: a part of a number would be another number.
     """
 
     title: str
@@ -57,6 +58,7 @@ class Column:
     grow: int = 0
     drop: int = 0
     cut: Literal["end", "middle"] = "end"
+    most: int = 0
 
 
 ItemT = TypeVar("ItemT")
@@ -96,8 +98,26 @@ class LazyRows(Sequence[Row], Generic[ItemT]):
         return next((at for at, item in enumerate(self._items) if self._key(item) == key), None)
 
 
+_LOOKED_AT: Final = 30
+"""Rows at each end of a list whose cells say how wide a column is: the largest numbers are at an end."""
+
+
+def widened(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns, those with `most` as wide as their cells need."""
+    if not any(column.most for column in columns):
+        return tuple(columns)
+    near = range(min(len(rows), _LOOKED_AT))
+    far = range(max(len(rows) - _LOOKED_AT, len(near)), len(rows))
+    looked = [rows[at].cells for at in (*near, *far)]
+    needed = [max((cell_len(cells[at].text) for cells in looked), default=0) for at in range(len(columns))]
+    return tuple(
+        replace(column, width=max(column.width, min(column.most, need))) if column.most else column
+        for column, need in zip(columns, needed, strict=True)
+    )
+
+
 def fit_columns(columns: Sequence[Column], width: int) -> list[int]:
-    """The width each column gets; 0 for one that was dropped. One blank stands between two columns."""
+    """The width each column gets; 0 for one that was dropped. Two blanks stand between two columns."""
     kept = [True] * len(columns)
 
     def needed() -> int:
@@ -226,7 +246,7 @@ class Table(ScrollView, can_focus=False, inherit_bindings=False):
     def _changed(self) -> None:
         self._strips.clear()
         self._styles.clear()
-        self._widths = fit_columns(self.columns, max(self.scrollable_content_region.width - 2, 0))
+        self._widths = fit_columns(widened(self.columns, self._rows), max(self.scrollable_content_region.width - 2, 0))
         self.virtual_size = Size(self.scrollable_content_region.width, len(self._rows) + 1)
         self.refresh()
 
@@ -319,13 +339,6 @@ def _align(text: str, cells: int, align: Literal["left", "right"], cut: Literal[
     """The text in exactly `cells` cells; an ellipsis stands for what does not fit."""
     have = cell_len(text)
     if have > cells:
-        return _shortened(text, cells, cut)
+        return shortened(text, cells, cut)
     blanks = " " * (cells - have)
     return blanks + text if align == "right" else text + blanks
-
-
-def _shortened(text: str, cells: int, cut: Literal["end", "middle"]) -> str:
-    tail = (cells - 1) // 2 if cut == "middle" else 0
-    head = set_cell_size(text, max(cells - 1 - tail, 0))
-    # A wide character that lies across the cut leaves a blank; the end is taken from the reversed text for it.
-    return f"{head}…{set_cell_size(text[::-1], tail)[::-1]}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
+
+from rich.cells import cell_len, set_cell_size
 
 from lineage.cli.output import clean
 from lineage_tui.plot.numbers import format_value
@@ -91,6 +93,16 @@ def plain(text: object, limit: int = 240) -> str:
     """
     raw = text if isinstance(text, str) else str(text)
     return clean(raw[: 4 * limit].replace("\r\n", "⏎").replace("\n", "⏎").replace("\t", " "), limit=limit)
+
+
+def shortened(text: str, cells: int, cut: Literal["end", "middle"] = "middle") -> str:
+    """The text in at most `cells` cells; an ellipsis stands for its end, or its middle, where it is longer."""
+    if cell_len(text) <= cells:
+        return text
+    tail = (cells - 1) // 2 if cut == "middle" else 0
+    head = set_cell_size(text, max(cells - 1 - tail, 0))
+    # A wide character that lies across the cut leaves a blank; the end is taken from the reversed text for it.
+    return f"{head}…{set_cell_size(text[::-1], tail)[::-1]}"
 
 
 def to_ascii(text: str) -> str:
