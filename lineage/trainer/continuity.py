@@ -7,7 +7,7 @@ integers, and after the verdict nothing.
 
 from __future__ import annotations
 
-import mmap
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from lineage import fs
 from lineage.errors import LineageError
 from lineage.log.reader import read_lines
 from lineage.log.scan import Line
@@ -32,6 +33,9 @@ MAX_STEPS: Final = 100_000
 
 _MAX_TAIL_BYTES: Final = 256 * 1024 * 1024
 _BYTES_BEFORE: Final = 64 * 1024
+_NUM_LOSSES: Final = 1024  # of the last steps; many times what a jump is told from
+_BLOCK_BYTES: Final = 1024 * 1024
+_MAX_LINE_HEAD: Final = 4096  # of a line, before it names its checkpoint: kind, time, run, session and step
 
 
 class ContinuationDivergedError(LineageError):
@@ -83,6 +87,8 @@ def look_back(log_path: Path, run: Run, session: Session, proven: list[str]) -> 
             loss = event.get("metrics", {}).get("loss")
             if isinstance(loss, int | float):
                 losses[step] = float(loss)
+                if len(losses) == 2 * _NUM_LOSSES:  # the log of a month has millions
+                    losses = dict(sorted(losses.items())[_NUM_LOSSES:])
         attempts.add(event, after=from_step)
     last_steps = {
         SessionId(other.id): other.last_step
@@ -107,22 +113,56 @@ def _steps_from(log_path: Path, begin: int) -> Iterator[Mapping[str, Any]]:
 def _begin_of_reference(log_path: Path, checkpoint: str | None) -> int:
     """Offset of a line a little before the one that says the checkpoint was saved.
 
-    Everything trained from its state stands after that line, and the losses that led to it before.
+    Everything trained from its state stands after that line, and the losses that led to it before. Read in pieces and
+    never mapped: a log that another program cuts meanwhile costs the comparison, where a map would end the training.
     """
-    size = log_path.stat().st_size
-    if size == 0:
-        return 0
-    floor = max(0, size - _MAX_TAIL_BYTES)
-    with log_path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if checkpoint is not None:
-            needle = f'"checkpoint":"{checkpoint}"'.encode()
-            at = data.rfind(needle)
-            while at >= 0:
-                start = data.rfind(b"\n", 0, at) + 1
-                if b'"kind":"checkpoint_saved"' in data[start:at]:
-                    return 0 if start <= _BYTES_BEFORE else data.find(b"\n", start - _BYTES_BEFORE) + 1
-                at = data.rfind(needle, 0, start)
-        return 0 if floor == 0 else data.find(b"\n", floor) + 1
+    fd = fs.open_plain(log_path)
+    try:
+        size = os.fstat(fd).st_size
+        begin = max(0, size - _MAX_TAIL_BYTES)
+        saved_at = None if checkpoint is None else _line_of(fd, checkpoint, size)
+        if saved_at is not None:
+            begin = max(0, saved_at - _BYTES_BEFORE)
+        return 0 if begin == 0 else _next_line(fd, begin, size)
+    finally:
+        os.close(fd)
+
+
+def _line_of(fd: int, checkpoint: str, size: int) -> int | None:
+    """Offset of the last line that says the checkpoint was saved; None when there is none."""
+    needle = f'"checkpoint":"{checkpoint}"'.encode()
+    end = size
+    while (at := _rfind(fd, needle, end)) >= 0:
+        before = os.pread(fd, min(at, _MAX_LINE_HEAD), max(0, at - _MAX_LINE_HEAD))
+        head = before[before.rfind(b"\n") + 1 :]
+        if b'"kind":"checkpoint_saved"' in head:
+            return at - len(head)
+        end = at
+    return None
+
+
+def _rfind(fd: int, needle: bytes, end: int) -> int:
+    """Offset of the last `needle` that ends at or before `end`; -1 when there is none."""
+    while end > 0:
+        start = max(0, end - _BLOCK_BYTES)
+        found = os.pread(fd, end - start, start).rfind(needle)
+        if found >= 0:
+            return start + found
+        end = start + len(needle) - 1 if start else 0  # it may lie across the edge
+    return -1
+
+
+def _next_line(fd: int, offset: int, size: int) -> int:
+    """Offset behind the first newline from `offset` on; `size` when there is none."""
+    while offset < size:
+        block = os.pread(fd, min(_BLOCK_BYTES, size - offset), offset)
+        found = block.find(b"\n")
+        if found >= 0:
+            return offset + found + 1
+        if not block:
+            break
+        offset += len(block)
+    return size
 
 
 class Proof:
