@@ -189,3 +189,22 @@ def test_what_is_gone_is_not_pinned_and_the_screen_says_why(
 
     drive(script, run_dir, runs_dir, (80, 24))
     assert not any(line.action == "pinned" for line in ledger.read(RunDir(run_dir).ledger))
+
+
+def test_keys_about_a_checkpoint_say_so_where_there_is_none(
+    drive, run_dir: Path, runs_dir: Path, wait, text_of
+) -> None:
+    record = json.loads((run_dir / "run.json").read_text())
+    for session in record["sessions"]:
+        session["checkpoints"] = []
+    (run_dir / "run.json").write_text(json.dumps(record))
+
+    async def script(app, pilot) -> None:
+        await pilot.press("5")
+        await wait(app, pilot, lambda: any("this run saved no checkpoint" in line for line in text_of(app)))
+        for key, word in (("p", "pin"), ("v", "verify"), ("w", "ask about")):
+            await pilot.press(key)
+            await wait(app, pilot, lambda word=word: f"there is no checkpoint to {word}" in text_of(app)[-1])
+        assert not app.screen.verifying
+
+    drive(script, run_dir, runs_dir, (80, 24))

@@ -32,6 +32,7 @@ def test_the_list_of_runs_says_what_is_typed_and_how_many_are_left(drive, many_r
         assert " of 40 runs" not in text_of(app)[-2]
         await pilot.press("slash")
         await wait(app, pilot, lambda: text_of(app)[-2].startswith(" / words in name"))
+        assert "enter keeps the filter, esc clears it" in text_of(app)[-1]  # the other keys are words now
         await pilot.press(*"baseline-1")
         await wait(app, pilot, lambda: text_of(app)[-2].split() == ["/", "baseline-1", "2", "of", "40", "runs"])
         assert [run.name for run in app.screen._shown] == ["baseline-12", "baseline-16"]
@@ -39,6 +40,7 @@ def test_the_list_of_runs_says_what_is_typed_and_how_many_are_left(drive, many_r
         await pilot.press("enter")
         await wait(app, pilot, lambda: app.focused is None)
         assert "2 of 40 runs" in text_of(app)[-2]  # it goes on holding, and is seen to
+        assert "quit" in text_of(app)[-1]
         await pilot.press("escape")
         await wait(app, pilot, lambda: len(app.screen._shown) == 40)
         assert not any(" of 40 runs" in line for line in text_of(app))

@@ -214,6 +214,7 @@ class ListScreen(LineageScreen):
     def action_filter(self) -> None:
         self.filter_line.display = True
         self.filter.focus()
+        self.said.say("enter keeps the filter, esc clears it, ↑ ↓ move in what is left", "", None)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input is not self.filter:
@@ -226,6 +227,7 @@ class ListScreen(LineageScreen):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         if event.input is self.filter:
             self.set_focus(None)
+            self.said.say("")
             self.filter_line.display = bool(self.filter.value)
 
     def filter_changed(self) -> None:
@@ -237,6 +239,7 @@ class ListScreen(LineageScreen):
             self.filter.value = ""
             self.filter_line.display = False
             self.set_focus(None)
+            self.said.say("")
             if had:
                 self.filter_changed()
             return True

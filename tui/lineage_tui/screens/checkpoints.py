@@ -250,7 +250,7 @@ class CheckpointsScreen(ListScreen):
         if self._all is None:
             self.table.empty = "looking at the checkpoints"
         else:
-            self.table.empty = "no checkpoint fits the filter" if self._all else "no checkpoint yet"
+            self.table.empty = "no checkpoint fits the filter" if self._all else _none_yet(self.lineage.snapshot)
         now = self.lineage.options.clock()
         keep = self.table.row.key if self.table.row else None
         self.table.set_rows(LazyRows(self._shown, lambda one: self._row(one, now), lambda one: one.name), keep=keep)
@@ -321,7 +321,9 @@ class CheckpointsScreen(ListScreen):
     def action_verify(self) -> None:
         """Hash every file of every generation, in a thread of its own; the ledger keeps the result."""
         key = self.lineage.main_key
-        if key is not None and self._progress is None:
+        if self._all is not None and not self._all:
+            self.say("there is no checkpoint to verify")
+        elif key is not None and self._progress is None:
             self._progress = VerifyProgress(key, 0, 0)
             self.lineage.verify(key)
             self.show_header()
@@ -329,6 +331,7 @@ class CheckpointsScreen(ListScreen):
     def action_pin(self) -> None:
         one = self.generation()
         if one is None:
+            self.say("there is no checkpoint to pin")
             return
         if one.state not in PINNABLE and not one.pinned:
             self.say(f"{one.name} is {one.state}: nothing of it is to be kept by a pin")
@@ -337,8 +340,15 @@ class CheckpointsScreen(ListScreen):
 
     def action_whence(self) -> None:
         one = self.generation()
-        if one is not None:
+        if one is None:
+            self.say("there is no checkpoint to ask about")
+        else:
             self.lineage.ask("whence", partial(chain_of, one=one, ascii_only=self.ascii_only))
+
+
+def _none_yet(snapshot: Snapshot | None) -> str:
+    """Why there is nothing in the list."""
+    return "no checkpoint yet" if snapshot is not None and snapshot.live else "this run saved no checkpoint"
 
 
 def pin_generation(view: RunView, name: str, *, pinned: bool) -> str:

@@ -20,11 +20,11 @@ class Said(Static):
         self._timer: Timer | None = None
         self.text = ""
 
-    def say(self, text: str, tone: str = "info", seconds: float = 3.0) -> None:
-        """Show `text` for some seconds in place of what was said before; nothing when it is empty."""
+    def say(self, text: str, tone: str = "info", seconds: float | None = 3.0) -> None:
+        """Show `text` in place of what was said before, for some seconds or until more is said; nothing when empty."""
         self.text = plain(text, 400)
         self.display = bool(text)
         self.update(toned(f" {to_ascii(self.text) if self._ascii else self.text}", tone, "bold"))
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self.set_timer(seconds, partial(self.say, "")) if text else None
+        self._timer = self.set_timer(seconds, partial(self.say, "")) if text and seconds is not None else None
