@@ -151,6 +151,20 @@ class Recorder:
             pid=os.getpid(),
             host=socket.gethostname(),
         )
+        self._tell_shared_log(start.step)
+
+    def _tell_shared_log(self, step: int) -> None:
+        """A folder copied by hard links (`cp -al`) has its log in common with the original: say so, and go on."""
+        with contextlib.suppress(OSError):
+            num_names = os.lstat(self.dir.log).st_nlink
+            if num_names > 1:
+                message = (
+                    f"{self.dir.log.name} has {num_names} names (hard links): what is logged here appears under the "
+                    "others too; stop, and give this folder a log of its own: cp metrics.jsonl own && mv own metrics.jsonl"
+                )
+                self.warn(f"{self.dir.log}: {message}")
+                details = {"num_names": num_names}
+                self.event("alert", step=step, code="log_shared", message=message, severity="warning", details=details)
 
     @property
     def source(self) -> Source:
