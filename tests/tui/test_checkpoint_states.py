@@ -208,3 +208,32 @@ def test_keys_about_a_checkpoint_say_so_where_there_is_none(
         assert not app.screen.verifying
 
     drive(script, run_dir, runs_dir, (80, 24))
+
+
+def test_the_checkpoint_under_the_cursor_says_what_its_state_means_and_its_times(
+    states: dict[str, str], drive, run_dir: Path, runs_dir: Path, *, wait, text_of
+) -> None:
+    from lineage_tui.screens.checkpoints import MEANINGS
+
+    told: dict[str, str] = {}
+
+    async def script(app, pilot) -> None:
+        await pilot.press("5")
+        await wait(app, pilot, lambda: len(app.screen.table.rows) > 6)
+        for at, row in enumerate(list(app.screen.table.rows)):
+            app.screen.table.select(at)
+            await pilot.pause(0.05)
+            lines = text_of(app)
+            border = next(y for y, line in enumerate(lines) if line.startswith("───"))
+            assert row.key in lines[border + 1]
+            told[row.key] = " ".join(line.strip() for line in lines[border + 1 : -1])
+
+    drive(script, run_dir, runs_dir, (80, 24))
+    for name, state in states.items():
+        assert f" {state}" in told[name]
+        if state in {"committed", "verified", "restorable", "export", "unfinished"}:
+            assert MEANINGS[state] in told[name]
+    restored = next(name for name, state in states.items() if state == "restorable")
+    assert "committed just now, verified just now, restored just now" in told[restored]
+    held = next(name for name, state in states.items() if state == "quarantined")
+    assert "the next loss was another" in told[held]

@@ -23,7 +23,7 @@ from lineage_tui.screens.sessions import started_from, verdict_text
 from lineage_tui.terminal import Glyphs
 from lineage_tui.widgets.bars import Fact, joined, toned
 from lineage_tui.widgets.table import Cell, Column, LazyRows, Row, Table
-from lineage_tui.widgets.words import age, count, plain, plural, size, to_ascii
+from lineage_tui.widgets.words import age, ago, count, plain, plural, size, to_ascii
 
 if TYPE_CHECKING:
     from lineage.checkpoint.generations import State
@@ -55,6 +55,16 @@ STATES: Final[dict[State, tuple[str, str, str]]] = {
     "gone": ("◇", "o", "dim"),
     "unfinished": ("◌", ".", "warn"),
     "export": ("▫", "e", "info"),
+}
+MEANINGS: Final[dict[State, str]] = {
+    "committed": "whole as far as manifest, name and sizes tell; v rereads every byte",
+    "verified": "every byte was reread and found right",
+    "restorable": "a restore of it succeeded",
+    "quarantined": "a restore of it, or of one like it, failed: no resume takes it by itself",
+    "damaged": "something of it is missing or wrong",
+    "gone": "no files here",
+    "unfinished": "never committed: the save did not finish",
+    "export": "weights only: nothing can be resumed from it",
 }
 PINNABLE: Final[frozenset[State]] = frozenset({"committed", "verified", "restorable", "quarantined", "damaged"})
 
@@ -118,21 +128,21 @@ def generations_of(
     for one in list_generations(run_dir):
         remark = one.problem or one.quarantined or ""
         if one.state == "gone":
-            remark = "its tensors are not here: the manifest tells of the run, and nothing can be resumed from it"
+            remark = "its files are not here, only the manifest: nothing can be resumed from it"
         elif one.state == "export":
-            remark = "weights only: nothing can be resumed from it"
+            remark = MEANINGS["export"]
         add(one.name, one.state, remark, one.size_bytes, one.committed_at)
     for rejected in found.rejected:
         if rejected.name not in rows:
             is_here = os.path.lexists(run_dir.checkpoints_dir / rejected.name)
             add(rejected.name, "damaged" if is_here else "gone", rejected.reason)
     for name in found.incomplete:
-        add(name, "unfinished", "never committed: the save did not finish")
+        add(name, "unfinished", MEANINGS["unfinished"])
     for session in record.sessions:
         for name in session.checkpoints:
             event = saved.get(name)
             if name not in rows:
-                remark = "deleted by retention" if name in standings and standings[name].deleted else "no files here"
+                remark = "deleted by retention" if name in standings and standings[name].deleted else MEANINGS["gone"]
                 add(name, "gone", remark)
             if rows[name].state == "gone" and event is not None:
                 size_bytes, at = rows[name].size_bytes or event.size_bytes, rows[name].committed_at or event.ts
@@ -177,15 +187,22 @@ class CheckpointsScreen(ListScreen):
         self._show_remark()
 
     def _show_remark(self) -> None:
-        """What is to be said of the one under the cursor, in full: its column may be too narrow, or not there."""
+        """The one under the cursor in full: its columns may be too narrow, or not there; and what its state means."""
         one = self.generation()
-        remark = self._remark(one) if one is not None else ""
         shown = self.query_one("#remark", Static)
-        shown.display = bool(remark)
-        if one is not None:
-            shown.update(
-                joined([toned(f"{plain(one.name, 80)}  ", "strong"), toned(plain(remark, 2_000), STATES[one.state][2])])
-            )
+        shown.display = one is not None
+        if one is None:
+            return
+        now = self.lineage.options.clock()
+        times = (("committed", one.committed_at), ("verified", one.verified_at), ("restored", one.restored_at))
+        known = [f"{word} {ago(now - at)}" for word, at in times if at is not None]
+        glyph, flat, tone = STATES[one.state]
+        head = [toned(f"{plain(one.name, 80)}  ", "strong")]
+        head.append(toned(f"{flat if self.ascii_only else glyph} {one.state}", tone))
+        head.append(toned(f"  {', '.join(known)}", "dim"))
+        head.append(toned("  pinned" if one.pinned else "", "accent"))
+        remark = plain(self._remark(one) or MEANINGS[one.state], 2_000)
+        shown.update(Content("\n").join([joined(head), toned(remark, tone if tone in {"warn", "bad"} else "")]))
 
     def _remark(self, one: Generation) -> str:
         faults = self._faults.get(one.name, [])
@@ -262,7 +279,7 @@ class CheckpointsScreen(ListScreen):
         glyph, flat, tone = STATES[one.state]
         remark = self._remark(one)
 
-        def ago(at: float | None) -> Cell:
+        def since(at: float | None) -> Cell:
             return Cell(age(now - at) if at is not None else "", "dim")
 
         return Row(
@@ -272,9 +289,9 @@ class CheckpointsScreen(ListScreen):
                 Cell(str(one.ordinal), "dim"),
                 Cell(f"{flat if self.ascii_only else glyph} {one.state}", tone),
                 Cell(size(one.size_bytes)),
-                ago(one.committed_at),
-                ago(one.verified_at),
-                ago(one.restored_at),
+                since(one.committed_at),
+                since(one.verified_at),
+                since(one.restored_at),
                 Cell("pin" if one.pinned else "", "accent"),
                 Cell(plain(one.name, 80)),
                 Cell(plain(remark, 300), tone if remark else ""),

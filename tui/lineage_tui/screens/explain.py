@@ -160,7 +160,8 @@ class ExplainScreen(ListScreen):
         if self._changes is None:
             table.empty = "comparing the attempts, looking for abrupt changes"
         else:
-            table.empty = "no change fits the filter" if self._changes else self._calm[1] or "no abrupt change"
+            calm = f"{self._calm[1] or 'no abrupt change'}. On the curves, e explains the steps around the cursor"
+            table.empty = "no change fits the filter" if self._changes else calm
         rows = [self._row(at, one) for at, one in enumerate(self._shown)]
         if self._changes:
             table.set_columns(_fitted(rows))

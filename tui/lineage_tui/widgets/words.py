@@ -172,6 +172,12 @@ def age(seconds: float | None) -> str:
     return f"{int(seconds // 86400):,} d"
 
 
+def ago(seconds: float) -> str:
+    """How long ago: 12 m ago, just now."""
+    found = age(seconds)
+    return "just now" if found == "now" else f"{found} ago"
+
+
 def clock(moment: datetime | float | None) -> str:
     """Local date and time to the second."""
     if moment is None:
