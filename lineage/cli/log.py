@@ -243,7 +243,10 @@ _DESCRIBERS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "phase_end": lambda f: f"{f['phase']} took {number(f['duration_s'])} s" + ("" if f.get("ok", True) else ", failed"),
     "fp16_skip": lambda f: f"scale {_value(f['scale_before'])} -> {_value(f['scale_after'])}",
     "lr_restore": _restore_lr,
-    "checkpoint_saved": lambda f: f"{f['checkpoint']}, {size(f['size_bytes'])}",
+    "checkpoint_saved": lambda f: (
+        f"{f['checkpoint']}, {size(f['size_bytes'])}"
+        + (f" in {number(f['duration_s'])} s" if f.get("duration_s") is not None else "")
+    ),
     "checkpoint_restored": lambda f: f"{f['checkpoint']} of {f['from_session']}",
     "continuation": _verdict,
     "alert": lambda f: f"{f.get('severity', 'warning')} {f['code']}: {f['message']}",

@@ -246,6 +246,11 @@ class TestLog:
         assert "@2        100  lr_restore          adamw[0] 0.0003 -> " in out
         assert "session 2, resume of step-00000100-s01-" in out
 
+    def test_a_saved_checkpoint_says_how_long_it_took_where_that_was_recorded(self):
+        saved = {"kind": "checkpoint_saved", "checkpoint": "step-00000030-s01-00000000", "size_bytes": 2_000_000}
+        assert describe(saved) == "step-00000030-s01-00000000, 2.0 MB"
+        assert describe(saved | {"duration_s": 0.25}) == "step-00000030-s01-00000000, 2.0 MB in 0.25 s"
+
     def test_following_gives_what_is_appended_once(self, run):
         words = ["log", str(run), "--follow", "--kind", "note", "--json"]
         follower = subprocess.Popen([sys.executable, "-m", "lineage", *words], stdout=subprocess.PIPE, text=True)
