@@ -21,6 +21,7 @@ import contextlib
 import gc
 import inspect
 import io
+import itertools
 import os
 import re
 import shlex
@@ -45,6 +46,8 @@ GUIDE = DOCS / "guide"
 PAGES = sorted(page.name for page in GUIDE.glob("*.md"))
 
 CHECKED_ELSEWHERE = {
+    "python3 -m venv .venv": "what makes an environment is Python's, and `make` begins with the same line",
+    ". .venv/bin/activate": "the same",
     "pip install '.[torch]'": "test_the_extras_that_the_guide_installs_are_declared",
     "lineage demo runs": "tests/demo/test_demo_story.py",
     "lineage tui runs": "tests/tui/test_tmux_real.py",
@@ -288,6 +291,55 @@ def steps_of_session(place: Path, ordinal: int) -> list[int]:
 
     lines = [json.loads(line) for line in found[0].read_bytes().split(b"\n")[:-1]]
     return [e["step"] for e in lines if e["kind"] == "step" and e["session"].startswith(f"s{ordinal:02d}-")]
+
+
+AS_BENCHMARKED = {
+    "Lightning's CSVLogger": "Lightning CSVLogger",
+    "**Lineage**": "lineage, the hook",
+    "trackio": "trackio",
+    "SwanLab, offline": "swanlab offline",
+    "Weights & Biases, offline": "wandb offline",
+    "torch SummaryWriter": "torch SummaryWriter",
+    "Aim": "aim",
+    "DVCLive": "dvclive",
+    "MLflow, SQLite": "mlflow sqlite",
+}
+
+
+def cells(text: str, heading: str) -> dict[str, dict[str, str]]:
+    """The first table below a heading: first cell of each row to its cells by column."""
+    below = itertools.dropwhile(lambda line: not line.startswith("|"), text.partition(heading)[2].splitlines())
+    table = itertools.takewhile(lambda line: line.startswith("|"), below)
+    names, _, *rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in table]
+    return {row[0]: dict(zip(names, row, strict=False)) for row in rows}
+
+
+def test_the_comparison_has_the_figures_of_the_benchmarks_and_the_cheapest_first() -> None:
+    page, measured = (GUIDE / "comparison.md").read_text("utf-8"), (DOCS / "benchmarks.md").read_text("utf-8")
+    shown = cells(page, "## What a SIGKILL costs")
+    logged = cells(measured, "**Log: the same six metrics through each tracker")
+    killed = cells(measured, "**Kill: the same through each tracker")
+
+    def near(text: str, figure: str) -> bool:
+        """The figure as the page writes it: to two digits, or to the unit."""
+        exact = float(figure.replace(",", ""))
+        return abs(float(text.replace(",", "")) - exact) <= max(0.5 if exact >= 10 else 0.05, exact * 0.005)
+
+    assert set(shown) == set(AS_BENCHMARKED)
+    for name, row in shown.items():
+        log, kill = logged[AS_BENCHMARKED[name]], killed[AS_BENCHMARKED[name]]
+        assert near(row["beside a bare write"], log["median x"]), name
+        assert near(row["median µs a step"], log["flat median us"]), name
+        assert near(row["bytes a step"], log["bytes"]), name
+        assert near(row["import s"], log["import s"]), name
+        lost = [float(kill[column].replace(",", "")) for column in ("steps lost, median", "steps lost, most")]
+        said = [
+            float(number.replace(",", ""))
+            for number in re.findall(r"[\d,]*\d", row["lost, median / most"].split(" (")[0])
+        ]
+        assert said == (lost if any(lost) else [0.0]), name
+    ratios = [float(row["beside a bare write"].replace(",", "")) for row in shown.values()]
+    assert ratios == sorted(ratios)
 
 
 def test_every_link_of_the_guide_leads_somewhere() -> None:
