@@ -17,7 +17,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -31,6 +30,7 @@ from lineage.checkpoint.registry import Registry, Snapshot
 from lineage.checkpoint.retention import Policy, apply_retention, plan_retention
 from lineage.checkpoint.tensorfile import TensorSpec
 from lineage.checkpoint.tensors import bytes_of, spec_of
+from lineage.clock import utc_now
 from lineage.errors import CheckpointError
 from lineage.layout import RunDir
 from lineage_schemas import checkpoint as schema
@@ -384,7 +384,7 @@ def make_manifest(
     return schema.Manifest(
         kind=kind,
         name=name,
-        created_at=datetime.now(UTC),
+        created_at=utc_now(),
         run=schema.RunPoint(run=context.run, session=context.session, parent=context.parent),
         position=position,
         expected=snapshot.expected,

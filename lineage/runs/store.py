@@ -24,6 +24,7 @@ import orjson
 from pydantic import ValidationError
 
 from lineage import fs
+from lineage.clock import utc_now
 from lineage.errors import FormatError, LockedError, NotFoundError, UsageError
 from lineage.layout import RunDir
 from lineage.runs.lock import RunLock, locked_error, probe
@@ -222,7 +223,7 @@ def create_run(
     if not name.strip() or not name.isprintable():
         raise UsageError(f"{name!r} cannot name a run", hint="a name has letters, and no control characters")
     runs_dir = Path(runs_dir)
-    created_at = created_at or datetime.now(UTC)
+    created_at = created_at or utc_now()
     runs_dir.mkdir(parents=True, exist_ok=True)
     base = make_run_id(name, created_at)
     for attempt in range(1, 10_000):
@@ -391,7 +392,7 @@ class RunStore:
             session = Session(
                 id=session_id,
                 ordinal=int(session_id[1:].split("-")[0]),
-                started_at=started_at or datetime.now(UTC),
+                started_at=started_at or utc_now(),
                 pid=os.getpid(),
                 host=socket.gethostname(),
                 rank=rank,
@@ -474,7 +475,7 @@ class RunStore:
         """
         if status == "running":
             raise ValueError("running is no end of a session")
-        return self.update_session(status=status, reason=reason, ended_at=ended_at or datetime.now(UTC), **changes)
+        return self.update_session(status=status, reason=reason, ended_at=ended_at or utc_now(), **changes)
 
     def flush(self) -> None:
         """Write what a refused write left in memory; does nothing when there is nothing.

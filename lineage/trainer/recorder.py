@@ -160,7 +160,7 @@ class Recorder:
             if num_names > 1:
                 message = (
                     f"{self.dir.log.name} has {num_names} names (hard links): what is logged here appears under the "
-                    "others too; stop, and give this folder a log of its own: cp metrics.jsonl own && mv own metrics.jsonl"
+                    "others too; stop, and give this folder its own: cp metrics.jsonl own && mv own metrics.jsonl"
                 )
                 self.warn(f"{self.dir.log}: {message}")
                 details = {"num_names": num_names}
