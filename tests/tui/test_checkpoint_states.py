@@ -90,10 +90,15 @@ def states(run_dir: Path) -> dict[str, str]:
 def test_every_state_has_its_word_and_a_mark_of_its_own(states: dict[str, str]) -> None:
     from lineage.checkpoint.generations import STATES as WORDS
     from lineage_tui.screens.checkpoints import STATES
+    from lineage_tui.screens.help import help_content
 
     assert set(states.values()) == set(WORDS) == set(STATES)
     assert len({glyph for glyph, _, _ in STATES.values()}) == len(STATES)
     assert len({flat for _, flat, _ in STATES.values()}) == len(STATES)
+    for place in ("checkpoints", "tree"):
+        told = help_content(place, 100).plain
+        assert all(f"  {STATES[word][0]}        {word}: " in told for word in WORDS)
+        assert "quarantined: " not in help_content("runs", 100).plain
     page = Path(__file__).parents[2].joinpath("docs", "checkpoints.md").read_text()
     assert all(f"\n| {word} | " in page for word in WORDS)
 
@@ -237,3 +242,14 @@ def test_the_checkpoint_under_the_cursor_says_what_its_state_means_and_its_times
     assert "committed just now, verified just now, restored just now" in told[restored]
     held = next(name for name, state in states.items() if state == "quarantined")
     assert "the next loss was another" in told[held]
+
+
+def test_the_help_tells_every_verdict_a_list_can_show() -> None:
+    from lineage_tui.screens.help import help_content
+    from lineage_tui.widgets.words import VERDICT_GLYPHS
+
+    for place in ("runs", "sessions", "tree"):
+        told = help_content(place, 100).plain
+        for verdict, glyph in VERDICT_GLYPHS.items():
+            word = {"nothing_restored": "not restored"}.get(verdict, verdict.replace("_", " "))
+            assert any(line.startswith(f"  {glyph} ") and f"{word}:" in line for line in told.splitlines()), verdict

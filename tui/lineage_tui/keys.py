@@ -212,7 +212,7 @@ TABLE: Final[tuple[Entry, ...]] = (
         Bound("G", "edge(1)", "Last row"),
         footer=1,
     ),
-    _entry("list", "/", "filter", "type to filter; esc clears", Bound("slash", "filter", "Filter the list"), footer=4),
+    _entry("list", "/", "filter", "type to filter; enter keeps it, esc clears it", Bound("slash", "filter", "Filter the list"), footer=4),
     _entry(
         "list", "tab", "pane", "between the list and what stands beside it (also h l ← →)",
         Bound("tab", "side", "Next pane"),

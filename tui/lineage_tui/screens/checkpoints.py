@@ -194,7 +194,8 @@ class CheckpointsScreen(ListScreen):
         if one is None:
             return
         now = self.lineage.options.clock()
-        times = (("committed", one.committed_at), ("verified", one.verified_at), ("restored", one.restored_at))
+        verified = "last verified" if one.state == "damaged" else "verified"
+        times = (("committed", one.committed_at), (verified, one.verified_at), ("restored", one.restored_at))
         known = [f"{word} {ago(now - at)}" for word, at in times if at is not None]
         glyph, flat, tone = STATES[one.state]
         head = [toned(f"{plain(one.name, 80)}  ", "strong")]

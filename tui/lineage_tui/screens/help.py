@@ -9,6 +9,7 @@ from textual.content import Content
 from textual.events import Resize
 
 from lineage_tui import keys
+from lineage_tui.screens.checkpoints import MEANINGS, STATES
 from lineage_tui.screens.pages import Page
 from lineage_tui.widgets.bars import joined, toned
 from lineage_tui.widgets.words import to_ascii
@@ -37,6 +38,13 @@ EVENT_MARKS: Final = (
     ("✂", "warn", "a torn last line was cut when the log was opened"),
 )
 """The marks before the lines of events, under the curves and on the events screen."""
+VERDICTS: Final = (
+    ("=", "good", "exact: what was trained twice is equal to the last bit"),
+    ("≈", "good", "within tolerance: as equal as was declared before the run"),
+    ("≠", "bad", "diverged: another experiment from that step on; not restored: went on later, from no checkpoint"),
+    ("?", "warn", "unproven: no step was trained twice, so nothing tells; not compared: nothing was recorded of it"),
+)
+"""How a session carried on what the one before it had trained; of a run, the worst of its sessions."""
 
 
 class HelpPage(Page):
@@ -75,4 +83,14 @@ def help_content(place: str, width: int, *, ascii_only: bool = False) -> Content
         lines += [Content("")] * (place == "run")
         lines.append(toned("Marks of events in lists", "strong"))
         lines += [line(mark, tone, what) for mark, tone, what in EVENT_MARKS]
+    if place in ("runs", "sessions", "tree"):
+        lines.append(toned("How it was continued", "strong"))
+        lines += [line(mark, tone, what) for mark, tone, what in VERDICTS]
+    if place in ("checkpoints", "tree"):
+        lines += [Content("")] * (place == "tree")
+        lines.append(toned("States of checkpoints", "strong"))
+        lines += [
+            line(flat if ascii_only else glyph, tone, f"{state}: {MEANINGS[state]}")
+            for state, (glyph, flat, tone) in STATES.items()
+        ]
     return Content("\n").join(lines)
