@@ -90,6 +90,7 @@ def measure(points: list[int], budget_s: float) -> list[dict[str, Figure]]:
 def in_a_process(mode: str, folder: Path, *words: str) -> Any:
     """The figures of `benchmarks.tui_app` in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.tui_app", mode, str(folder), *words]
+    read.hand_out_memory()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
     return json.loads(done.stdout.splitlines()[-1])
 

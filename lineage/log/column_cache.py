@@ -40,7 +40,7 @@ NAME: Final = "columns-1.bin"
 _MAGIC: Final = b"LNGCOLS1"
 _PREFIX: Final = struct.Struct("<8sQI")
 _PROBE_BYTES: Final = 4096
-_BLOCK_BYTES: Final = 1 << 20
+_BLOCK_BYTES: Final = 16 << 20
 _MAX_RATIO: Final = 8
 """A value takes at least six bytes of the log and at most sixteen here, a row sixty and forty."""
 

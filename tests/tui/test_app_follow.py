@@ -188,9 +188,9 @@ def test_long_curves_are_never_smoothed_by_the_thread_that_draws(drive, run_dir,
     smoothed: list[tuple[str, int, float]] = []
     real = fold.ema
 
-    def spy(y, weight, state=None):
+    def spy(y, weight, state=None, out=None):
         smoothed.append((threading.current_thread().name, y.size, weight))
-        return real(y, weight, state)
+        return real(y, weight, state, out)
 
     monkeypatch.setattr(fold, "ema", spy)
     for module in ("follower", "screens.run"):

@@ -55,6 +55,8 @@ FIRST_BYTES: Final = 4 * 1024 * 1024
 """So much of a log is read before the first picture: well under a second."""
 PIECE_BYTES: Final = 16 * 1024 * 1024
 """So much of a long log is read between two looks at the clock."""
+DRAW_S: Final = 0.05
+"""The first whole picture is drawn before anything else is worked out: both threads share one interpreter."""
 READING: Final = 6
 """A picture of a log that is still being read is followed by so many times its time of reading."""
 
@@ -152,13 +154,17 @@ class RunFollower:
         return view
 
     def _read_on(self, view: RunView, until: float) -> bool:
-        """Read a long log for a while, and tell how far it is; False when there is nothing more to read."""
+        """Read a long log for a while, and tell how far it is; False when there is nothing more to read.
+
+        Towards the end, with less to read than since the last picture, the next picture is that of the whole log.
+        """
+        began = view.num_unread_bytes
         while not self.is_stopped():
             before = view.num_unread_bytes
             view.refresh(max_bytes=PIECE_BYTES, save=False)
             if not 0 < view.num_unread_bytes < before:
                 return False
-            if time.monotonic() >= until:
+            if time.monotonic() >= until and view.num_unread_bytes > began // 2:
                 break
             self._post(ReadProgress(self.key, view.num_unread_bytes, view.size_bytes))
         return True
@@ -183,6 +189,10 @@ class RunFollower:
                 self._told = None
                 self._post(SnapshotReady(self._snapshot(view, wanted)))
             took = time.monotonic() - began
+            if not saved:
+                self._pause(DRAW_S, wanted)
+            if self.is_stopped():
+                return
             if self._audit(view):
                 self._post(SnapshotReady(self._snapshot(view, wanted)))
             self._answer(view)

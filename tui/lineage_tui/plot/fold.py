@@ -230,12 +230,14 @@ class _Kept:
         if done == 0 and lead is not None:
             self._state = ema(lead, weight)[1]
         if done < y.size:
-            new, self._state = ema(y[done:], weight, self._state)
             if self._smoothed.size < y.size or done == 0:
                 buffer = np.empty(y.size if done == 0 else y.size + y.size // 4)
                 buffer[:done] = self._smoothed[:done]
                 self._smoothed = buffer
-            self._smoothed[done : y.size] = new
+            room = self._smoothed[done : y.size]
+            new, self._state = ema(y[done:], weight, self._state, room)
+            if new is not room:
+                room[:] = new
         self._seen(y)
         result = self._smoothed[: y.size]
         if y.size < PYRAMID_FROM:

@@ -13,6 +13,7 @@ from lineage_tui.plot.model import Floats
 
 CHUNK: Final = 1 << 16  # samples at a time: what fits a processor's cache is several times as fast
 BLOCK: Final = 64
+SETTLED: Final = 40.0  # exp(-40) is far below the last bit of 1
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,10 @@ def _triangle(weight: float) -> Floats:
     return np.where(later >= 0, (1.0 - weight) * weight ** np.maximum(later, 0).astype(np.float64), 0.0)
 
 
-def ema(y: Floats, weight: float, state: EmaState | None = None) -> tuple[Floats, EmaState]:
+def ema(y: Floats, weight: float, state: EmaState | None = None, out: Floats | None = None) -> tuple[Floats, EmaState]:
     """The debiased exponential mean of `y`, and the state to go on from with the samples that follow.
+
+    With `out`, of the size of `y`, the means of more than `CHUNK` samples are put there.
 
     s[t] = w s[t-1] + (1 - w) y[t], divided by 1 - w^t (Kingma and Ba 2015, section 3, the same correction as Adam's),
     t counting finite samples. Non-finite samples stay as they are and are left out of the mean.
@@ -40,7 +43,7 @@ def ema(y: Floats, weight: float, state: EmaState | None = None) -> tuple[Floats
     if weight <= 0 or y.size == 0:
         return y, state
     if y.size > CHUNK:
-        smoothed = np.empty(y.size)
+        smoothed = np.empty(y.size) if out is None else out
         for start in range(0, y.size, CHUNK):
             smoothed[start : start + CHUNK], state = ema(y[start : start + CHUNK], weight, state)
         return smoothed, state
@@ -64,9 +67,11 @@ def ema(y: Floats, weight: float, state: EmaState | None = None) -> tuple[Floats
         value = last + whole_fade * value
     grid += carry[:, np.newaxis] * fade
     biased = grid.reshape(-1)[:n]
-    counts = np.arange(state.count + 1, state.count + n + 1, dtype=np.float64)
-    correction = -np.expm1(counts * math.log(weight))
-    smoothed = biased / correction
+    if state.count * -math.log(weight) > SETTLED:
+        smoothed = biased  # divided by exactly 1
+    else:
+        counts = np.arange(state.count + 1, state.count + n + 1, dtype=np.float64)
+        smoothed = biased / -np.expm1(counts * math.log(weight))
     after = EmaState(float(biased[-1]), state.count + n)
     if whole:
         return smoothed, after
