@@ -86,7 +86,8 @@ class OptimizerComponent(Component):
         return OptimizerLayout(name=self.name, type=type_name(self.obj), groups=groups)
 
     def learning_rates(self) -> list[float]:
-        return [float(group["lr"]) if "lr" in group else math.nan for group in self.obj.param_groups]
+        """The rate of each group; NaN where it has none that is a number, as in one that finds its own."""
+        return [_rate(group.get("lr")) for group in self.obj.param_groups]
 
     def _by_name(self) -> dict[str, torch.nn.Parameter]:
         return {self._names[id(p)]: p for group in self.obj.param_groups for p in group["params"]}
@@ -137,6 +138,13 @@ class OptimizerComponent(Component):
                     for slot, value in slots.items()
                 }
         del live
+
+
+def _rate(lr: Any) -> float:
+    try:
+        return float(lr)
+    except (TypeError, ValueError, RuntimeError):
+        return math.nan
 
 
 def _placed(value: Any, parameter: torch.Tensor, *, stays: bool) -> Any:

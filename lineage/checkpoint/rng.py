@@ -132,9 +132,11 @@ def _capture(generator: Any) -> dict[str, Any]:
         case random.Random():
             return {"kind": "python", "state": generator.getstate()}
         case np.random.RandomState():
-            name, keys, position, has_gauss, cached = generator.get_state(legacy=True)
-            if name != "MT19937":
+            state = generator.get_state(legacy=False)
+            if (name := state["bit_generator"]) != "MT19937":
                 raise UnsupportedStateError(f"numpy RandomState over {name} cannot be saved; use a np.random.Generator")
+            keys, position = state["state"]["key"], state["state"]["pos"]
+            has_gauss, cached = state["has_gauss"], state["gauss"]
             return {
                 "kind": "numpy.RandomState",
                 "state": {

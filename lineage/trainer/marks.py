@@ -9,10 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lineage.trainer.numbers import plain
+
 
 def learning_rates(optimizer: Any) -> list[float]:
-    """The learning rate of each parameter group, as plain floats (a tensor learning rate is read from its device)."""
-    return [float(group["lr"]) for group in optimizer.param_groups]
+    """The learning rate of each parameter group, as plain floats (a tensor learning rate is read from its device).
+
+    Empty where any group has none, or None: an optimizer that finds its own rates has nothing to compare.
+    """
+    rates = [plain(group.get("lr")) for group in optimizer.param_groups]
+    return [float(rate) for rate in rates if rate is not None] if None not in rates else []
 
 
 def scale_of(scaler: Any) -> float | None:
@@ -48,7 +54,7 @@ class OptimizerWatch:
 
         def before(opt: Any, *_: Any) -> None:
             if is_first:
-                self._first_lr = opt.param_groups[0]["lr"]
+                self._first_lr = opt.param_groups[0].get("lr")
             if self.wanted:
                 self.used_lr[name] = learning_rates(opt)
                 if self.before_wanted_step is not None:
@@ -63,14 +69,15 @@ class OptimizerWatch:
     @property
     def first_lr(self) -> float | None:
         """Learning rate the first tracked optimizer last stepped with, of its first group; None before a step."""
-        return None if self._first_lr is None else float(self._first_lr)
+        return None if (rate := plain(self._first_lr)) is None else float(rate)
 
     def current(self) -> dict[str, list[float]]:
-        return {name: learning_rates(optimizer) for name, optimizer in self.optimizers.items()}
+        """Learning rates now, of the optimizers that have any."""
+        return {name: rates for name, optimizer in self.optimizers.items() if (rates := learning_rates(optimizer))}
 
     def taken_with(self) -> dict[str, list[float]]:
         """Learning rates the step was taken with; of an optimizer that was not stepped, those it has now."""
-        return {name: self.used_lr.get(name) or learning_rates(opt) for name, opt in self.optimizers.items()}
+        return self.current() | {name: rates for name, rates in self.used_lr.items() if rates}
 
     def remove(self) -> None:
         for handle in self._handles:

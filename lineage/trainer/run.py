@@ -314,7 +314,7 @@ class Run:
                 checkpoint as its start, and the audit of the run compares what it trained with what was trained before.
 
         Raises:
-            UsageError: `start` together with a restore by Lineage.
+            UsageError: `start` together with a restore by Lineage, or no whole number.
         """
         if start is not None:
             if self._keeper.restored is not None:
@@ -323,7 +323,13 @@ class Run:
                     f"run {self.id}",
                     "leave `start` away: the loop goes on from the restored step",
                 )
-            self.step = start
+            number = count(start)
+            if number is None:
+                raise UsageError(
+                    f"steps(start={str(start)[:100]}) is no count of complete steps",
+                    hint="a whole number from 0 to 2^53",
+                )
+            self.step = number
         self._begin()
         self._steps_known = True
         if self._recorder.facts.world == 1:
@@ -364,17 +370,26 @@ class Run:
         """Batches of a tracked loader, epoch after epoch, from where the restored state left off.
 
         What the loop has taken is what counts as consumed, however much a loader's workers have prefetched. With
-        `epochs`, stops after that many; without, never.
+        `epochs`, stops after that many, counted from the run's beginning over all calls and sessions; without, never.
 
         Raises:
             UsageError: the loader is not tracked.
         """
+        num_taken = 0
         for batch in self._keeper.iterate(loader, epochs):
+            num_taken += 1
             if self._witness_left > 0:
                 self._batch.add(batch)
             if not self._taken:
                 self._taken = not self._clock.is_paused and _records_gradients()
             yield batch
+        if num_taken == 0 and self._ended is None:
+            self._begin()
+            self._alert(
+                "no_batch",
+                f"run.batches(..., epochs={epochs}) had no batch to give: epochs are counted from the run's beginning, "
+                "over all calls and sessions, and so many are complete",
+            )
 
     def log(
         self,
@@ -445,7 +460,9 @@ class Run:
         if samples is not None:
             event["samples"] = samples
         if self._witness_left > 0:
-            event["witness"] = self._take_witness()
+            witness = self._take_witness()
+            if witness is not None:
+                event["witness"] = witness
         self._recorder.append(event)
         loss = values.get(_LOSS)
         if loss is not None and loss - loss != 0.0:
@@ -666,7 +683,18 @@ class Run:
                 num_skipped=self.num_skipped,
             )
 
-    def _take_witness(self) -> dict[str, Any]:
+    def _take_witness(self) -> dict[str, Any] | None:
+        """What a second attempt is compared with; None, with one alert, where a generator cannot be looked at."""
+        try:
+            return self._look_at_step()
+        except Exception as error:  # noqa: BLE001  # a proof that cannot be had later ends no training now
+            from lineage.capture.problem import describe_error
+
+            self._witness_left = 0
+            self._alert("witness_failed", f"steps carry no witness any more: {describe_error(error, 200)}")
+            return None
+
+    def _look_at_step(self) -> dict[str, Any]:
         witness: dict[str, Any] = {}
         batch = self._batch.take()
         if batch is not None:
@@ -724,7 +752,8 @@ class Run:
 
     def _log_system(self) -> None:
         self._system_due = time.monotonic() + self._system_interval_s
-        self._event("system", metrics=machine_figures())
+        with contextlib.suppress(Exception):  # a driver that is asked for its memory may fail in ways of its own
+            self._event("system", metrics=machine_figures())
 
     def _event(self, kind: str, **fields: Any) -> None:
         step = self.step if self._current is None or not self._advanced else self._current

@@ -117,9 +117,12 @@ def rng_digest(extra: Iterable[Any] = ()) -> str:
     digest.update(f"{version} {gauss!r}".encode())
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        state = numpy.random.get_state()
-        digest.update(state[1].tobytes())
-        digest.update(repr(state[2:]).encode())
+        state = numpy.random.get_state(legacy=False)
+        if state["bit_generator"] == "MT19937":
+            digest.update(state["state"]["key"].tobytes())
+            digest.update(repr((state["state"]["pos"], state["has_gauss"], state["gauss"])).encode())
+        else:  # somebody put another one in its place
+            digest.update(repr(state).encode())
     torch = sys.modules.get("torch")
     if torch is not None:
         digest.update(torch.get_rng_state().numpy())
