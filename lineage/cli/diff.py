@@ -15,7 +15,7 @@ from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Output
 from lineage.cli.refs import Target, find
-from lineage.errors import UsageError
+from lineage.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
     from lineage.history.diff import Difference, Grade, Section, SessionSide
@@ -46,7 +46,7 @@ class DiffCommand(Command):
     session is compared with the one before it; `live` is this machine, now (its environment and source alone). A run
     without @N stands for its newest session.
 
-    The exit code is 0 when nothing differs and 1 when something does.
+    The exit code is 0 when nothing differs, and 1 when something does or run.json cannot be read.
     """
 
     name = "diff"
@@ -107,7 +107,7 @@ def _sides(first: str, second: str | None, runs_dir: str) -> tuple[_Side, _Side]
         return _side(first, runs_dir), _side(second, runs_dir)
     if first == _LIVE:
         raise UsageError("live is one side; the other is missing", hint="lineage diff RUN@N live")
-    target = find(first, runs_dir)
+    target = _find(first, runs_dir)
     after = _session_of(target)
     earlier = [session for session in target.record.sessions if session.ordinal < after.ordinal]
     if not earlier:
@@ -122,8 +122,24 @@ def _sides(first: str, second: str | None, runs_dir: str) -> tuple[_Side, _Side]
 def _side(text: str, runs_dir: str) -> _Side:
     if text == _LIVE:
         return _Side(_live())
-    target = find(text, runs_dir)
+    target = _find(text, runs_dir)
     return _recorded(target, _session_of(target))
+
+
+def _find(text: str, runs_dir: str) -> Target:
+    """As `find`; a run that only its log tells of is refused.
+
+    Raises:
+        FormatError: run.json is missing or damaged. Two sessions of which nothing is known would differ in nothing.
+    """
+    target = find(text, runs_dir)
+    if target.problem is not None:
+        raise FormatError(
+            f"there is nothing to compare: {target.problem.what}",
+            str(target.dir.run_json),
+            "put it back from a copy: the log has no recipe and no environment; lineage audit compares the steps",
+        ) from target.problem
+    return target
 
 
 def _session_of(target: Target) -> Session:

@@ -1,4 +1,4 @@
-"""audit, explain, show and whence, asked for what is not there: an answer, and never silence that looks like one."""
+"""audit, diff, explain, show and whence, asked for what is not there: an answer, and never silence that looks like one."""
 
 import json
 import os
@@ -54,6 +54,18 @@ class TestExplain:
         code, _, err = lineage("explain", "tiny-gpt", "--step", "150")
         assert code == 3
         assert "  try: it trained steps 201 to 300\n" in err
+
+
+@pytest.mark.parametrize("harm", [lambda path: path.unlink(), lambda path: path.write_text("{")])
+@pytest.mark.parametrize(
+    "refs", [("{path}@1", "{id}@3"), ("{path}@2",), ("{path}",), ("{path}", "live"), ("live", "{path}")]
+)
+def test_two_sessions_of_which_nothing_is_known_do_not_pass_for_equal(run, lineage, harm, refs):
+    harm(run / "run.json")
+    code, out, err = lineage("diff", *(ref.format(id=run.name, path=run) for ref in refs))
+    assert (code, out) == (1, "")
+    assert err.startswith("error: there is nothing to compare: ")
+    assert f"  at {run / 'run.json'}\n  try: put it back from a copy" in err
 
 
 class TestShow:
