@@ -461,6 +461,31 @@ def test_answers_cover_nothing_but_the_keys_and_go_by_themselves(drive, runs_dir
     drive(script, None, runs_dir, (80, 24))
 
 
+@pytest.mark.parametrize(
+    ("pressed", "answer"),
+    [
+        (("8", "slash", "x", "x", "enter", "enter"), "there is no change to go to"),
+        (("8", "slash", "x", "x", "enter", "d"), "there is no change"),
+        (("4", "n"), "no further difference that matters"),
+        (("4", "slash", "x", "x", "enter", "enter"), "there is no difference to show"),
+        (("4", "left_curly_bracket", "left_curly_bracket"), "no earlier session"),
+        (("7", "slash", "x", "x", "enter", "enter"), "there is no event"),
+        (("7", "slash", "x", "x", "enter", "e"), "there is no event"),
+        (("7", "s"), "only session began: 3 of 40 events (esc: all)"),
+    ],
+)
+def test_a_key_of_a_list_that_can_do_nothing_says_so(
+    drive, run_dir, runs_dir, *, wait, text_of, pressed, answer
+) -> None:
+    async def script(app, pilot):
+        await pilot.press(pressed[0])
+        await wait(app, pilot, lambda: app.screen.place != "run" and len(app.screen.table.rows) > 0)
+        await pilot.press(*pressed[1:])
+        await wait(app, pilot, lambda: answer in text_of(app)[-1])
+
+    drive(script, run_dir, runs_dir, (80, 24))
+
+
 def test_a_range_says_of_which_metric_it_is(drive, run_dir, runs_dir, wait, text_of) -> None:
     async def script(app, pilot):
         await pilot.press("tab", "v", "right", "right", "v")

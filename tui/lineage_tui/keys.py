@@ -212,7 +212,8 @@ TABLE: Final[tuple[Entry, ...]] = (
         Bound("G", "edge(1)", "Last row"),
         footer=1,
     ),
-    _entry("list", "/", "filter", "type to filter; enter keeps it, esc clears it", Bound("slash", "filter", "Filter the list"), footer=4),
+    _entry("list", "/", "filter", "type to filter; enter keeps it, esc clears it",
+           Bound("slash", "filter", "Filter the list"), footer=4),
     _entry(
         "list", "tab", "pane", "between the list and what stands beside it (also h l ← →)",
         Bound("tab", "side", "Next pane"),
@@ -238,7 +239,7 @@ TABLE: Final[tuple[Entry, ...]] = (
            Bound("d", "diff", "Diff of this session"), footer=3),
     _entry("sessions", "e", "explain", "explain the steps after its start",
            Bound("e", "explain", "Explain this session's start"), footer=5),
-    _entry("diff", "n N", "next", "next and previous difference that changes the experiment",
+    _entry("diff", "n N", "next", "next and previous difference that matters, passing over the harmless ones",
            Bound("n", "jump(1)", "Next difference that matters"),
            Bound("N", "jump(-1)", "Previous difference that matters"), footer=2),
     _entry("diff", "{ }", "session", "compare an earlier or later session",

@@ -395,6 +395,8 @@ class DiffScreen(ListScreen):
         places = [i for i, one in enumerate(self._shown) if one.grade != "harmless" and (i > at if by > 0 else i < at)]
         if places:
             self.table.select(places[0] if by > 0 else places[-1])
+        else:
+            self.say(f"no {'further' if by > 0 else 'earlier'} difference that matters: the others are harmless")
 
     def action_session(self, by: int) -> None:
         snapshot = self.lineage.snapshot
@@ -438,6 +440,7 @@ class DiffScreen(ListScreen):
 
     def action_open(self) -> None:
         if not self._shown or self._sides is None:
+            self.say("there is no difference to show in full")
             return
         one = self._shown[self.table.cursor]
         before, after = self._sides.labels

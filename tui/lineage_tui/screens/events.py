@@ -173,6 +173,8 @@ class EventsScreen(ListScreen):
         event = self._event()
         if event is not None and event.step is not None:
             self.lineage.go_to_step(event.step, session=event.session)
+        else:
+            self.say("this event has no step" if event is not None else "there is no event")
 
     def on_table_chosen(self) -> None:
         self.action_open()
@@ -181,6 +183,8 @@ class EventsScreen(ListScreen):
         event = self._event()
         if event is not None and event.step is not None:
             self.lineage.open_explain(event.step)
+        else:
+            self.say("this event has no step" if event is not None else "there is no event")
 
     def action_kind(self) -> None:
         snapshot = self.lineage.snapshot
@@ -190,6 +194,8 @@ class EventsScreen(ListScreen):
         order = [None, *kinds]
         self._kind = order[(order.index(self._kind) + 1) % len(order)] if self._kind in order else None
         self._list()
+        num = f"{len(self._shown):,} of {plural(len(snapshot.events), 'event')}"
+        self.say(f"only {kind_words(self._kind)}: {num} (esc: all)" if self._kind is not None else f"all kinds: {num}")
 
     def step_back(self) -> bool:
         if super().step_back():

@@ -224,7 +224,11 @@ class ExplainScreen(ListScreen):
         )
         lines = [head]
         if change.shift is None:
-            whole = "no jump here: its curve goes another way slowly" if change.diverged else self._calm[1]
+            whole = (
+                "no jump was found here, and what is trained from here on is another experiment all the same"
+                if change.diverged
+                else self._calm[1]
+            )
             lines += [toned(f" {part}", "dim") for part in textwrap.wrap(whole, max(width - 2, 10))]
         lines.append(Content(""))
         if not change.causes:
@@ -258,6 +262,8 @@ class ExplainScreen(ListScreen):
         change = self._change()
         if change is not None:
             self.lineage.go_to_step(change.step)
+        else:
+            self.say("there is no change to go to")
 
     def on_table_chosen(self) -> None:
         self.action_open()
@@ -273,6 +279,8 @@ class ExplainScreen(ListScreen):
         session = self.session_here()
         if session is not None:
             self.lineage.open_diff(session)
+        else:
+            self.say("there is no change, and so no session of one; 4 compares the newest session")
 
     def step_back(self) -> bool:
         if super().step_back():
