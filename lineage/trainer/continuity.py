@@ -1,7 +1,7 @@
 """The proof of a continuation while it trains: each step compared with the earlier attempt at it.
 
 The reference is read from the run's own log when the session begins: what earlier sessions recorded after the state
-this one starts from (`lineage.history.audit.reference_for`). Outside of the overlap a step costs one comparison of
+this one starts from (`lineage.history.reference.reference_for`). Outside of the overlap a step costs one comparison of
 integers, and after the verdict nothing.
 """
 
@@ -74,7 +74,7 @@ def look_back(log_path: Path, run: Run, session: Session, proven: list[str]) -> 
     """
     if session.ordinal == 1:
         return None
-    from lineage.history.audit import Attempts, reference_for
+    from lineage.history.reference import Attempts, reference_for
 
     from_step = session.start.step
     attempts = Attempts()

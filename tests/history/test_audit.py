@@ -8,8 +8,9 @@ from typing import Any
 
 from history_records import OTHER_RUN, gen, resumed, run_of, session, sid
 
-from lineage.history.audit import Attempts, ResumeAudit, audit, reference_for
+from lineage.history.audit import ResumeAudit, audit
 from lineage.history.continuation import StepWitness
+from lineage.history.reference import Attempts, reference_for
 from lineage_schemas.checkpoint import ExpectedNext
 from lineage_schemas.ids import SessionId
 from lineage_schemas.run import Continuation, Run, Start, Tolerance

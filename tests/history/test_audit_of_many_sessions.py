@@ -10,8 +10,9 @@ from history_records import gen, resumed, run_of, session, sid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lineage.history.audit import audit, reference_for
+from lineage.history.audit import audit
 from lineage.history.continuation import StepWitness
+from lineage.history.reference import reference_for
 from lineage.history.segments import Segment, segments
 from lineage_schemas.ids import SessionId
 from lineage_schemas.run import Continuation, Run, Session, Start, Verdict

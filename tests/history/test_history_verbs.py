@@ -13,8 +13,8 @@ import pytest
 from history_records import OTHER_RUN, RUN, T0, gen, resumed, run_of, session, sid
 
 from lineage.cli import main
-from lineage.history.audit import Attempts
 from lineage.history.evidence import LogAttempts, audit_view
+from lineage.history.reference import Attempts
 from lineage.view import read
 from lineage_schemas.events import parse_event
 from lineage_schemas.run import Environment, Parent, Recipe, Run, Session, Source, Start
