@@ -65,7 +65,7 @@ class AuditCommand(Command):
         if not rows:
             who = f"session {target.session.ordinal} is no resume" if target.session else "no session is a resume"
             note(f"{who}: there is nothing to audit")
-        code = tell_damage(view.damage, "what could be read was compared")
+        code = tell_damage(view.damage, "what could be read was compared", args.ref)
         return ExitCode.FAILED if any(row.verdict == "diverged" for row in rows) else code
 
 

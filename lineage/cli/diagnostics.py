@@ -69,8 +69,8 @@ def note(text: str, stream: TextIO | None = None) -> None:
     _write(clean(text), stream)
 
 
-def tell_damage(damage: Sequence[Damage], rest: str) -> ExitCode:
-    """Say what of a run could not be read and what became of the `rest`; FAILED when there was anything."""
+def tell_damage(damage: Sequence[Damage], rest: str, ref: str) -> ExitCode:
+    """Say what of the run `ref` could not be read and what became of the `rest`; FAILED when there was anything."""
     places = [found for found in damage if found.size_bytes]
     for found in damage:
         if not found.size_bytes:  # of a whole file
@@ -78,7 +78,20 @@ def tell_damage(damage: Sequence[Damage], rest: str) -> ExitCode:
     if places:
         where = f"in {len(places):,} places, first at" if len(places) > 1 else "at"
         note(f"the log is damaged {where} {places[0]}; {rest}")
+        note(f"  try: {repair_hint(ref)}")
     return ExitCode.FAILED if damage else ExitCode.OK
+
+
+def repair_hint(ref: str) -> str:
+    """What to do about bad lines in the log of the run or session `ref`."""
+    import shlex
+
+    from lineage_schemas.ids import parse_ref
+
+    run = shlex.quote(parse_ref(ref).run or "RUN")
+    return (
+        f"lineage repair {run} --dry-run lists them; without --dry-run it keeps the good lines, and the old log aside"
+    )
 
 
 def report(error: BaseException, *, debug: bool = False, stream: TextIO | None = None) -> ExitCode:

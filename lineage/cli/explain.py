@@ -78,7 +78,7 @@ class ExplainCommand(Command):
                 output.line(line)
         if not changes:
             note("no abrupt change of loss or throughput; --step N tells what happened around a step")
-        return tell_damage(view.damage, "what could be read was used")
+        return tell_damage(view.damage, "what could be read was used", args.ref)
 
 
 def _within(step: int, segment: Segment | None) -> bool:

@@ -85,7 +85,7 @@ class ExportCommand(Command):
         else:
             lines = {"csv": csv_lines, "jsonl": json_lines, "json": json_array}[form](table)
             _put(path, lambda out: out.writelines(part.encode() for part in lines), lines)
-        return tell_damage(view.damage, "what could be read was written")
+        return tell_damage(view.damage, "what could be read was written", args.ref)
 
 
 def csv_lines(table: Table) -> Iterator[str]:

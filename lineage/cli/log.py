@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from lineage.cli.command import Command
-from lineage.cli.diagnostics import ExitCode, note
+from lineage.cli.diagnostics import ExitCode, note, repair_hint
 from lineage.cli.output import Output
 from lineage.cli.refs import Target, find
 from lineage.cli.words import moment, number, size
@@ -84,12 +84,16 @@ class LogCommand(Command):
         for line, fields in lines:
             teller.tell(line, fields)
         end = choose.end
+        if not teller.num_told and args.last != 0 and not args.follow:
+            note("no event was logged" if not (args.kind or session) else "no such event was logged")
         if args.follow:
             output.flush()
             for batch in follow(target.dir.log, start=end, stop=lambda: False, poll_s=_POLL_S):
                 for line, fields in choose.of(batch):
                     teller.tell(line, fields)
                 output.flush()
+        if teller.num_damaged:
+            note(f"  try: {repair_hint(args.ref)}")
         return ExitCode.FAILED if teller.num_damaged else ExitCode.OK
 
 
@@ -154,12 +158,14 @@ class _Teller:
     """Writes events, and what is damaged to stderr."""
 
     def __init__(self, output: Output, *, pretty: bool, ordinals: Mapping[str, int]) -> None:
+        self.num_told = 0
         self.num_damaged = 0
         self._output = output
         self._pretty = pretty
         self._ordinals = ordinals
 
     def tell(self, line: Line, fields: Mapping[str, Any]) -> None:
+        self.num_told += 1
         if not self._pretty:
             self._output.raw_line(line.data)
             return

@@ -71,7 +71,11 @@ def _folder_with_log(ref: Ref, runs_dir: Path) -> tuple[RunDir, LineageError] | 
         if RunDir(folder).log.is_file():
             try:
                 read_run(folder)
-            except (NotFoundError, FormatError) as error:
+            except NotFoundError:
+                return RunDir(folder), FormatError(
+                    "run.json is missing", str(RunDir(folder).run_json), "put it back from a copy"
+                )
+            except FormatError as error:
                 return RunDir(folder), error
     return None
 

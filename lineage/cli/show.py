@@ -29,7 +29,7 @@ class ShowCommand(Command):
     recorded shows as masked.
 
     When run.json is missing or damaged, what the log tells is shown, the reason is on stderr, and the exit code is 1;
-    as it is when the log is missing and run.json tells of steps.
+    as it is when the log is missing or empty and run.json tells of steps.
     """
 
     name = "show"
@@ -64,12 +64,25 @@ class ShowCommand(Command):
                 output.line(line)
         if target.problem is not None:
             note(f"damaged: {target.problem.what}; this is what the log tells")
+            note("  try: put run.json back from a copy")
             return ExitCode.FAILED
-        last_step = max((session.last_step or 0 for session in target.record.sessions), default=0)
-        if last_step and not target.dir.log.exists():
-            note(f"damaged: metrics.jsonl is missing, though run.json tells of {last_step:,} steps")
-            return ExitCode.FAILED
+        return _tell_lost_log(target)
+
+
+def _tell_lost_log(target: Target) -> ExitCode:
+    """Say that the log is gone where the record tells of steps; of a log only the end was read."""
+    last_step = max((session.last_step or 0 for session in target.record.sessions), default=0)
+    try:
+        is_empty = target.dir.log.lstat().st_size == 0
+    except FileNotFoundError:
+        what = "missing"
+    else:
+        what = "empty" if is_empty else ""
+    if not last_step or not what:
         return ExitCode.OK
+    note(f"damaged: metrics.jsonl is {what}, though run.json tells of {last_step:,} steps")
+    note("  try: put it back from a copy")
+    return ExitCode.FAILED
 
 
 def _show_tree(target: Target) -> None:

@@ -42,6 +42,7 @@ class TestDamagedLog:
         code, _, err = lineage(words[0], run.name, *words[1:])
         assert code == 1
         assert "the log is damaged in 3 places, first at bytes " in err
+        assert f"  try: lineage repair {run.name} --dry-run lists them" in err
 
     def test_a_missing_record_is_damage_and_no_place_in_the_log(self, run, lineage, words):
         (run / "run.json").unlink()

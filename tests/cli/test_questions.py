@@ -70,12 +70,13 @@ def test_two_sessions_of_which_nothing_is_known_do_not_pass_for_equal(run, linea
 
 class TestShow:
     @pytest.mark.parametrize("words", [("tiny-gpt",), ("tiny-gpt@2",), ("tiny-gpt", "--json")])
-    def test_a_log_that_is_gone_is_said_and_the_record_is_shown(self, run, lineage, words):
-        (run / "metrics.jsonl").unlink()
+    @pytest.mark.parametrize("what", ["missing", "empty"])
+    def test_a_log_that_is_gone_is_said_and_the_record_is_shown(self, run, lineage, words, what):
+        (run / "metrics.jsonl").unlink() if what == "missing" else (run / "metrics.jsonl").write_text("")
         code, out, err = lineage("show", *words)
         assert code == 1
         assert run.name in out
-        assert err == "damaged: metrics.jsonl is missing, though run.json tells of 300 steps\n"
+        assert err.startswith(f"damaged: metrics.jsonl is {what}, though run.json tells of 300 steps\n  try: ")
 
     def test_a_run_that_never_logged_a_step_lacks_nothing(self, run, lineage):
         (run / "metrics.jsonl").unlink()

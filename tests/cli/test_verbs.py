@@ -162,7 +162,7 @@ class TestShow:
         (run / "run.json").unlink()
         code, out, err = lineage("show", str(run))
         assert code == 1
-        assert "no run.json" in err
+        assert err == "damaged: run.json is missing; this is what the log tells\n  try: put run.json back from a copy\n"
         assert "session 3: " in out
 
     @pytest.mark.parametrize("ref", ["nothing", "tiny-gpt@9", "s09-00000000"])
@@ -236,7 +236,8 @@ class TestLog:
         log.write_bytes(b"".join([*rows[:10], garbage, *rows[10:20], b"{\n", *rows[20:], b"3\n"]))
         code, out, err = lineage("log", "tiny-gpt", "--json")
         assert (code, len(out.splitlines())) == (1, len(rows))
-        assert len(err.splitlines()) == 3
+        assert len(err.splitlines()) == 4
+        assert err.splitlines()[-1].startswith("  try: lineage repair tiny-gpt --dry-run lists them")
         at = sum(map(len, rows[:10]))
         assert err.startswith(f"damaged: bytes {at} to {at + len(garbage)}, 1001 lines: not JSON: ")
         assert err.splitlines()[0].endswith("; others: the line is empty, not a JSON object")
@@ -265,6 +266,12 @@ class TestLog:
             follower.kill()
             follower.communicate()
         assert found == ["note 0", "note 1", "note 2"]
+
+    @pytest.mark.parametrize("words", [["--kind", "log_recovered"], ["--session", "1", "--kind", "system"]])
+    def test_silence_is_said_to_be_one(self, run, lineage, words):
+        assert lineage("log", "tiny-gpt", *words) == (0, "", "no such event was logged\n")
+        (run / "metrics.jsonl").write_text("")
+        assert lineage("log", "tiny-gpt") == (0, "", "no event was logged\n")
 
     def test_a_run_without_a_log_is_3(self, run, lineage):
         (run / "metrics.jsonl").unlink()
