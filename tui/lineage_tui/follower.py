@@ -147,7 +147,6 @@ class RunFollower:
                 took = time.monotonic() - began
                 if not self._read_on(view, time.monotonic() + max(READING * took, PROGRESS_S)):
                     break
-            give_back()
         except Exception as error:  # noqa: BLE001  # shown in a panel, and tried again
             self._fail(error)
             return None
@@ -199,6 +198,7 @@ class RunFollower:
             if not saved:  # nobody waits for it, as for the curves
                 saved = True
                 view.save_cache()
+                give_back()
             interval = self._interval_s if view.state in {"running", "stalled"} else IDLE_S
             self._pause(max(interval, min(took * LEISURE, IDLE_S)), wanted)
             if self.is_stopped():
