@@ -214,6 +214,30 @@ def test_a_number_that_needs_more_room_than_its_column_has_gets_it() -> None:
     assert [column.width for column in widened(columns, rows)] == [14, 9]
 
 
+def test_on_narrow_terminals_words_give_way_and_numbers_stay_whole() -> None:
+    columns = (Column("step", 9, align="right"), Column("state", 13), Column("name", 31))
+    assert fit_columns(columns, 57) == [9, 13, 31]
+    assert fit_columns(columns, 40) == [9, 13, 14]
+    assert fit_columns(columns, 30) == [9, 8, 9]
+    assert fit_columns(columns, 5) == [9, 6, 6]
+
+
+@pytest.mark.parametrize(("key", "column"), [("3", 6), ("6", 2), ("5", 2)])
+def test_at_60_columns_what_a_list_is_about_is_still_whole(
+    drive, run_dir, runs_dir, *, wait, text_of, key, column
+) -> None:
+    async def script(app, pilot) -> None:
+        await pilot.press(key)
+        await wait(app, pilot, lambda: len(app.screen.table.rows) > 2)
+        await pilot.pause(0.1)
+        rows = app.screen.table.rows
+        shown = text_of(app)
+        for row in rows:
+            assert any(row.cells[column].text in line for line in shown[1 : 3 + len(rows)]), row
+
+    drive(script, run_dir, runs_dir, (60, 20))
+
+
 @pytest.mark.parametrize(("key", "count"), [("3", 3), ("6", 8), ("7", 40), ("5", 4)])
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_steps_of_long_runs_are_not_cut(drive, run_dir, runs_dir, *, wait, text_of, key, count, size) -> None:

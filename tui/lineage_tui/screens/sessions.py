@@ -40,7 +40,7 @@ COLUMNS: Final = (
     Column("ses", 3, align="right"),
     Column("state", 13),
     Column("started from", 18, grow=1),
-    Column("steps", 13, align="right", most=25),
+    Column("steps", 13, align="right", drop=2, most=25),
     Column("counted", 9, align="right", drop=3, most=14),
     Column("superseded", 10, align="right", drop=4, most=14),
     Column("continuation", 14, grow=1),

@@ -116,6 +116,10 @@ def widened(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...
     )
 
 
+_LEAST: Final = 6
+"""Cells that a column of words keeps on the narrowest terminal."""
+
+
 def fit_columns(columns: Sequence[Column], width: int) -> list[int]:
     """The width each column gets; 0 for one that was dropped. Two blanks stand between two columns."""
     kept = [True] * len(columns)
@@ -130,6 +134,12 @@ def fit_columns(columns: Sequence[Column], width: int) -> list[int]:
         kept[index] = False
     widths = [c.width if keep else 0 for c, keep in zip(columns, kept, strict=True)]
     spare = width - needed()
+    while spare < 0:  # words give way before numbers, the longest first
+        at = max((i for i, c in enumerate(columns) if c.align == "left"), key=lambda i: widths[i], default=None)
+        if at is None or widths[at] <= _LEAST:
+            break
+        widths[at] -= 1
+        spare += 1
     shares = sum(c.grow for c, keep in zip(columns, kept, strict=True) if keep)
     if spare > 0 and shares:
         growing = [i for i, c in enumerate(columns) if kept[i] and c.grow]
