@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -100,7 +101,7 @@ class LogCommand(Command):
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is no number of events")
-    return int(text)
+    return min(int(text), sys.maxsize)
 
 
 def _check_kinds(kinds: list[str] | None) -> None:

@@ -209,6 +209,7 @@ class TestLog:
         found = [json.loads(line) for line in lineage("log", "tiny-gpt", "--kind", "eval", "-n", "2")[1].splitlines()]
         assert found == [line for line in lines_of(run) if line["kind"] == "eval"][-2:]
         assert lineage("log", "tiny-gpt", "-n", "0")[1] == ""
+        assert lineage("log", "tiny-gpt", "-n", "9" * 30)[:2] == lineage("log", "tiny-gpt")[:2]
 
     def test_a_misspelt_kind_is_refused_with_the_nearest(self, run, lineage):
         code, _, err = lineage("log", "tiny-gpt", "--kind", "evals")
