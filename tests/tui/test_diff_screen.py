@@ -165,3 +165,25 @@ def test_a_fork_is_compared_with_the_session_of_the_run_it_came_from(drive, run_
         assert any("alpha@1 -> beta@1" in line and "it was forked from" in line for line in text_of(app))
 
     drive(script, run_dir, runs_dir)
+
+
+def test_the_title_leaves_out_how_sessions_started_before_it_cuts_what_they_are_to_each_other(
+    drive, run_dir, runs_dir, wait, text_of
+):
+    other = next(runs_dir.glob("*-alpha"))
+
+    async def script(app, pilot):
+        app.open_runs([run_dir, other])
+        await wait(app, pilot, lambda: len(app.snapshots) == 2)
+        await pilot.press("4", "b")
+        await wait(app, pilot, lambda: app.screen._sides.before[0].id == other.name)
+        await pilot.pause(0.1)
+        assert (
+            text_of(app)[1].rstrip()
+            == " alpha@1 -> beta@3   session 3 (resume @200) against session 1 of alpha (fresh)"
+        )
+        await pilot.resize_terminal(70, 24)
+        await pilot.pause(0.2)
+        assert text_of(app)[1].rstrip() == " alpha@1 -> beta@3   session 3 against session 1 of alpha"
+
+    drive(script, run_dir, runs_dir, (80, 24))

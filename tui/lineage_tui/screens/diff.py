@@ -323,10 +323,15 @@ class DiffScreen(ListScreen):
         if self._sides is None:
             return Content("")
         before, after = self._sides.labels
-        first = joined([Content(" "), toned(f"{before} -> {after}", "strong"), toned(f"   {self._pair()}", "dim")])
+        label = f"{before} -> {after}"
+        room = self.size.width - cell_len(label) - 5
+        pairs = [self._pair(started=True), self._pair(started=False)]
+        pair = next((one for one in pairs if cell_len(one) <= room), pairs[-1])
+        first = joined([Content(" "), toned(label, "strong"), toned(f"   {pair}", "dim")])
         return Content("\n").join([first, self._counts()])
 
-    def _pair(self) -> str:
+    def _pair(self, *, started: bool) -> str:
+        """What the sessions are to each other; how each was `started`, where there is room for it."""
         sides, snapshot = self._sides, self.lineage.snapshot
         if sides is None or snapshot is None:
             return ""
@@ -336,7 +341,7 @@ class DiffScreen(ListScreen):
         def named(run: Run, session: Session) -> str:
             of = "" if run.id == here else f" of {plain(run.name, 32)}"
             segment = snapshot.segment(session.id) if run.id == here else None
-            return f"session {session.ordinal}{of} ({started_from(session, segment)})"
+            return f"session {session.ordinal}{of}" + (f" ({started_from(session, segment)})" if started else "")
 
         came_from = origin_of(b, snapshot) if run_b.id == here else None
         if run_a.id == run_b.id and came_from is not None and came_from.id == a.id:

@@ -295,7 +295,12 @@ def run_brief(run: RunSummary, glyphs: Glyphs, width: int) -> Content:
                 break
             shown = [one, *([Content("   ")] if shown else []), *shown]
         second = joined(shown)
-    facts = [plural(run.num_sessions, "session") if run.num_sessions else "", run.id, " ".join(run.tags), run.notes]
+    facts = [
+        plural(run.num_sessions, "session") if run.num_sessions else "",
+        run.id if run.id != run.name else "",
+        " ".join(run.tags),
+        run.notes,
+    ]
     first = joined(
         [toned(plain(run.name, 80), "strong"), toned("".join(f"  {plain(f, 120)}" for f in facts if f), "dim")]
     )
@@ -320,7 +325,11 @@ def _session_brief(run: RunSummary, session: Session, glyphs: Glyphs) -> Content
 
 def run_facts(run: RunSummary, glyphs: Glyphs) -> Content:
     """A run in a few lines: who it is, and its sessions."""
-    lines = [joined([toned(plain(run.name, 60), "strong"), toned(f"  {plain(run.id, 60)}", "dim")])]
+    lines = [
+        joined(
+            [toned(plain(run.name, 60), "strong"), toned(f"  {plain(run.id, 60)}" if run.id != run.name else "", "dim")]
+        )
+    ]
     facts = [("created", clock(run.created_at) if run.created_at else "")]
     facts += [("forked from", run.parent or ""), ("tags", " ".join(run.tags)), ("notes", run.notes)]
     lines += [joined([toned(f"{name}  ", "dim"), Content(plain(value, 300))]) for name, value in facts if value]
