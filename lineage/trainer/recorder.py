@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def warn(message: str) -> None:
     """One line for people, on stderr; never an exception, whatever stderr is."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(Exception):  # closed, a broken pipe, None, or an object of somebody's
         sys.stderr.write(f"lineage: {message}\n")
         sys.stderr.flush()
 

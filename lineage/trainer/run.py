@@ -96,6 +96,7 @@ class Run:
         self._steps_known = False
         self._steps_done = False
         self._ended: EndStatus | None = None
+        self._raised_before = sys.exc_info()[1]  # a training may be what an `except` clause does
         self._alerted: set[str] = set()
         self._base: dict[str, Any] = {}
         if recorder.is_new:
@@ -331,7 +332,7 @@ class Run:
                 )
             self.step = number
         self._begin()
-        self._steps_known = True
+        self._steps_known, self._steps_done = True, False
         if self._recorder.facts.world == 1:
             # One rank that leaves alone would have the others wait for it; with several, signals keep their meaning.
             self._preemption.install()
@@ -424,6 +425,11 @@ class Run:
         if number is None:
             if step is None:
                 number = self.step + 1
+                if self._steps_known:
+                    self._alert(
+                        "log_outside_steps",
+                        f"log() outside of the loop over steps counts as step {number}; log_eval() is for the rest",
+                    )
             else:
                 number = step if type(step) is int and 0 < step <= MAX_STEP else _numbered(step)
             self._observed = False
@@ -516,8 +522,17 @@ class Run:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """End the session as `completed` (or leave it as it already ended) and let go of the run."""
-        self._end("completed", None)
+        """End the session as `completed` (or leave it as it already ended) and let go of the run.
+
+        While an exception is under way, as in `finally: run.finish()`, it ends as that says (`end_on_exception`),
+        unless the loop over `steps` came to its end before.
+        """
+        error = sys.exc_info()[1]
+        is_end = isinstance(error, StopIteration) or (isinstance(error, SystemExit) and error.code in (None, 0))
+        if error is None or error is self._raised_before or self._steps_done or is_end:
+            self._end("completed", None)
+        else:
+            self.end_on_exception(error)
 
     def __enter__(self) -> Self:
         return self
@@ -526,7 +541,7 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            self.finish()
+            self._end("completed", None)
         else:
             with endings.told():
                 self.end_on_exception(error)

@@ -128,3 +128,94 @@ def test_the_trainings_own_traceback_is_shown_even_where_its_end_cannot_be_recor
     assert ran.stderr.rstrip().endswith("ValueError: the training's own")
     assert "lineage: how the session ended was not recorded: IndexError" in ran.stderr
     assert ran.stderr.count("Traceback") == 1
+
+
+def in_flight(run: lineage.Run, error: BaseException, *, total: int = 5) -> None:
+    """What many loops do: whatever happens, finish."""
+    try:
+        for step in run.steps(total):
+            run.log(loss=1.0)
+            if step == 3:
+                raise error
+    finally:
+        run.finish()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (RuntimeError("out of memory"), "failed", "RuntimeError: out of memory"),
+        (KeyboardInterrupt(), "interrupted", "KeyboardInterrupt"),
+        (SystemExit(3), "failed", "SystemExit: 3"),
+        (SystemExit(0), "completed", None),
+    ],
+    ids=["error", "ctrl-c", "exit-3", "exit-0"],
+)
+def test_finish_in_a_finally_records_the_exception_that_is_under_way(tmp_path, error, status, reason) -> None:
+    run = lineage.init(tmp_path, name="a", recipe={}, resume="never")
+    with pytest.raises(type(error)):
+        in_flight(run, error)
+    (session,) = lineage.read(run.path).record.sessions
+    assert (session.status, session.reason) == (status, reason)
+
+
+def test_a_run_that_a_finally_finished_is_gone_on_with_after_its_exception(tmp_path) -> None:
+    run = lineage.init(tmp_path, name="a", recipe={}, resume="never")
+    with pytest.raises(ValueError):
+        in_flight(run, ValueError())
+    with lineage.init(tmp_path, name="a", recipe={}) as again:
+        assert again.id == run.id
+
+
+def test_an_exception_after_the_loop_was_over_leaves_the_training_completed(tmp_path) -> None:
+    run = lineage.init(tmp_path, name="a", recipe={}, resume="never")
+    with pytest.raises(ValueError):
+        try:
+            for _ in run.steps(2):
+                run.log(loss=1.0)
+            raise ValueError("a plot of the results")
+        finally:
+            run.finish()
+    assert lineage.read(run.path).state == "completed"
+
+
+def test_a_training_inside_of_an_except_clause_or_ended_by_its_data_is_completed(tmp_path) -> None:
+    try:
+        int("a faster library")
+    except ValueError:
+        run = lineage.init(tmp_path, name="a", recipe={}, resume="never")
+        run.log(loss=1.0)
+        run.finish()
+    assert lineage.read(run.path).state == "completed"
+    run = lineage.init(tmp_path, name="b", recipe={}, resume="never")
+    try:
+        run.log(loss=float(next(iter(()))))
+    except StopIteration:
+        run.log(loss=1.0)
+        run.finish()
+    assert lineage.read(run.path).state == "completed"
+
+
+def test_a_log_behind_the_loop_is_told_to_be_a_step(tmp_path, capsys) -> None:
+    with lineage.init(tmp_path, name="a", recipe={}, resume="never") as run:
+        for _ in run.steps(2):
+            run.log(loss=1.0)
+        run.log(accuracy=0.5)
+        run.log(accuracy=0.5)
+    assert capsys.readouterr().err.count("counts as step 3") == 1
+    assert [event.code for event in lineage.read(run.path).events("alert")] == ["log_outside_steps"]
+
+
+class Deaf:
+    def write(self, text: str) -> int:
+        raise RuntimeError("nobody listens")
+
+
+@pytest.mark.parametrize("stderr", [None, Deaf()], ids=["closed-at-the-start", "somebodys"])
+def test_a_stderr_that_takes_no_line_ends_no_training(tmp_path, monkeypatch, stderr) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with lineage.init(tmp_path, name="a", recipe={}, resume="never") as run:
+        run.log(loss=float("nan"), other="no number")
+        run.log(loss=1.0)
+    monkeypatch.undo()
+    assert sorted(event.code for event in lineage.read(run.path).events("alert")) == ["bad_metric", "non_finite"]
