@@ -187,3 +187,18 @@ def test_the_title_leaves_out_how_sessions_started_before_it_cuts_what_they_are_
         assert text_of(app)[1].rstrip() == " alpha@1 -> beta@3   session 3 against session 1 of alpha"
 
     drive(script, run_dir, runs_dir, (80, 24))
+
+
+def test_a_run_that_was_not_resumed_says_with_what_it_could_be_compared(drive, tmp_path, wait, text_of):
+    from benchmarks.synthetic import write_run
+
+    run = write_run(tmp_path / "one", steps=60, sessions=1, name="one")
+
+    async def script(app, pilot):
+        await pilot.press("4")
+        await wait(app, pilot, lambda: any("this run was not resumed" in line for line in text_of(app)))
+        assert text_of(app)[1].rstrip() == " one session"
+        await pilot.press("b")
+        await wait(app, pilot, lambda: "there is no other session" in text_of(app)[-1])
+
+    drive(script, run, run.parent, (80, 24))

@@ -275,7 +275,10 @@ class DiffScreen(ListScreen):
         )
         table = self.table
         if self._sides is None:
-            table.empty = "there is one session only: nothing to compare it with (select two runs, then enter)"
+            table.empty = (
+                "nothing to compare it with: this run was not resumed. In the list of runs, space selects several and "
+                "enter opens them; then b compares their sessions"
+            )
         elif self._found is None:
             table.empty = "comparing"
         elif not self._found.differences:
@@ -321,7 +324,8 @@ class DiffScreen(ListScreen):
     def _title(self) -> Content:
         """Which sessions are compared and why these, then what was found."""
         if self._sides is None:
-            return Content("")
+            alone = self.lineage.snapshot is not None and len(self.lineage.snapshot.record.sessions) == 1
+            return toned(" one session" if alone else " no session yet" if self.lineage.snapshot else "", "strong")
         before, after = self._sides.labels
         label = f"{before} -> {after}"
         room = self.size.width - cell_len(label) - 5
