@@ -157,7 +157,7 @@ def test_a_screen_has_the_colours_that_were_looked_at(shown, screen, theme) -> N
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
-@pytest.mark.parametrize("screen", ["runs", "run", "sessions", "checkpoints", "lineage", "events", "explain"])
+@pytest.mark.parametrize("screen", ["runs", "run", "sessions", "diff", "checkpoints", "lineage", "events", "explain"])
 def test_every_word_on_a_screen_can_be_read(shown, screen, theme) -> None:
     assert faint_words(shown(screen, (120, 40), theme)) == {}
 
