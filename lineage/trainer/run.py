@@ -23,6 +23,7 @@ from lineage.trainer.machine import machine_figures
 from lineage.trainer.marks import OptimizerWatch, ScalerWatch
 from lineage.trainer.numbers import count, merged, plain_metrics
 from lineage.trainer.phases import TrainClock
+from lineage.trainer.progress import Progress
 from lineage.trainer.signals import Preemption
 from lineage.trainer.witness import BatchDigest, rng_digest
 from lineage_schemas.base import nonfinite_name
@@ -65,7 +66,7 @@ class Run:
         witness_steps: int = 64,
         system_interval_s: float = 30.0,
     ) -> None:
-        self.step = 0
+        self._progress = Progress()
         self.num_updates = 0
         self.num_skipped = 0
         self.num_tokens = 0
@@ -84,12 +85,6 @@ class Run:
         self._scalers = ScalerWatch()
         self._optimizers.before_wanted_step = self._scalers.note_used
         self._batch = BatchDigest()
-        self._current: int | None = None  # the step whose body is running, inside `steps`
-        self._attempted = False  # an optimizer stepped since the body began
-        self._advanced = False  # the body's training is done: it updated, logged, or its scaler moved
-        self._observed = False
-        self._taken = False  # a batch was handed out, and nothing was trained since
-        self._ahead = False  # likewise, behind the last completed step and before the body that runs
         self._scales: Mapping[str, float] = {}
         self._logged_steps = 0
         self._data_checked = False
@@ -108,6 +103,11 @@ class Run:
     def id(self) -> str:
         """The run's id; the same across its sessions."""
         return self._recorder.run_id
+
+    @property
+    def step(self) -> int:
+        """Steps complete since the run began, over all its sessions."""
+        return self._progress.step
 
     @property
     def path(self) -> Path:
@@ -204,7 +204,7 @@ class Run:
             self._begin()
             return None
         position = restored.position
-        self.step = position.step
+        self._progress.step = position.step
         self.num_updates = position.num_updates
         self.num_skipped = position.num_skipped
         self.num_tokens = position.num_tokens or 0
@@ -249,18 +249,18 @@ class Run:
         self._recorder.check_ours("checkpoint()")
         self._begin()
         step = self._completed_step()
-        if self._taken and self._current is not None and not self._advanced:
+        if (current := self._progress.current) is not None and self._progress.is_between:
             from lineage.checkpoint.errors import SaveRefusedError
 
             raise SaveRefusedError(
-                f"checkpoint() inside step {self._current}: its batch was taken, with no update and no log since",
+                f"checkpoint() inside step {current}: its batch was taken, with no update and no log since",
                 f"run {self.id}",
                 "call it after the optimizer's step, after run.log(), or before the step's first next(batches)",
             )
         return self._save(step, background=background)
 
     def _save(self, step: int, *, background: bool | None) -> SavedGeneration | PendingSave | None:
-        if self._taken or self._ahead:
+        if self._progress.is_ahead:
             self._alert(
                 "batch_ahead",
                 f"a batch was taken ahead of the checkpoint after step {step}: a resume goes on behind it and would "
@@ -330,41 +330,33 @@ class Run:
                     f"steps(start={str(start)[:100]}) is no count of complete steps",
                     hint="a whole number from 0 to 2^53",
                 )
-            self.step = number
+            self._progress.step = number
         self._begin()
         self._steps_known, self._steps_done = True, False
         if self._recorder.facts.world == 1:
             # One rank that leaves alone would have the others wait for it; with several, signals keep their meaning.
             self._preemption.install()
         self._clock.lap()
-        self._take_ahead()
+        progress = self._progress
+        progress.put_ahead()
         try:
-            while self.step < total and self._ended is None:
-                self._current = self.step + 1
-                self._attempted = self._advanced = self._observed = False
-                yield self._current
+            while progress.step < total and self._ended is None:
+                number = progress.enter()
+                yield number
                 if not self._data_checked:
                     self._keeper.check_loaders()
                     self._data_checked = True
-                if not self._observed:
-                    self._observe(self._current)
-                if self._advanced:
-                    self._take_ahead()
-                self._taken = False  # a step without any training has its batch behind it all the same
-                self.step = self._current
-                self._current = None
+                if not progress.observed:
+                    self._observe(number)
+                progress.complete()
                 if self._keeper.is_saving:
                     self._settle()
-                if self._preemption.asked and self.step < total:
+                if self._preemption.asked and progress.step < total:
                     self._leave()
                     return
             self._steps_done = True
         finally:
-            if self._current is not None:  # the loop was left by `break`
-                self._take_ahead()
-                if self._advanced:  # after its training was done
-                    self.step = self._current
-            self._current = None
+            progress.leave()
             self._preemption.restore()
 
     def batches(self, loader: Any, *, epochs: int | None = None) -> Iterator[Any]:
@@ -381,8 +373,8 @@ class Run:
             num_taken += 1
             if self._witness_left > 0:
                 self._batch.add(batch)
-            if not self._taken:
-                self._taken = not self._clock.is_paused and _records_gradients()
+            if not self._progress.taken:
+                self._progress.taken = not self._clock.is_paused and _records_gradients()
             yield batch
         if num_taken == 0 and self._ended is None:
             self._begin()
@@ -421,10 +413,11 @@ class Run:
         ts = time.time()
         if not self._base:
             self._begin()
-        number = self._current
+        progress = self._progress
+        number = progress.current
         if number is None:
             if step is None:
-                number = self.step + 1
+                number = progress.step + 1
                 if self._steps_known:
                     self._alert(
                         "log_outside_steps",
@@ -432,11 +425,10 @@ class Run:
                     )
             else:
                 number = step if type(step) is int and 0 < step <= MAX_STEP else _numbered(step)
-            self._observed = False
-            self.step = number
-        self._advanced = True
-        self._taken = self._ahead = False
-        if not self._observed:
+            progress.observed = False
+            progress.step = number
+        progress.trained()
+        if not progress.observed:
             self._observe(number)
         if tokens is not None and (type(tokens) is not int or not 0 <= tokens <= MAX_STEP):
             tokens = self._counted("tokens", tokens)
@@ -475,7 +467,7 @@ class Run:
             self._note_nonfinite(number, loss)
         if self._proof is not None:
             if self._recorder.is_ours:
-                self._proof.watch(event, self._optimizers.taken_with if self._attempted else None)
+                self._proof.watch(event, self._optimizers.taken_with if progress.attempted else None)
             if self._proof.is_done or not self._recorder.is_ours:
                 self._proof = None
         if time.monotonic() >= self._system_due:
@@ -602,11 +594,10 @@ class Run:
             self._proof.begin(self.step, expected_lr, every_step=self._log_every == 1)
 
     def _completed_step(self) -> int:
-        if self._current is None:
-            return self.step
-        if not self._observed:
-            self._observe(self._current)
-        return self._current if self._advanced else self._current - 1
+        current = self._progress.current
+        if current is not None and not self._progress.observed:
+            self._observe(current)
+        return self._progress.last
 
     @contextlib.contextmanager
     def _disk_may_fail(self, step: int) -> Iterator[None]:
@@ -666,26 +657,21 @@ class Run:
         )
 
     def _note_update(self) -> None:
-        self._attempted = self._advanced = True
-        self._taken = self._ahead = False
-
-    def _take_ahead(self) -> None:
-        """Count a batch that nothing was trained on as one of a step to come."""
-        self._ahead = self._ahead or self._taken
-        self._taken = False
+        self._progress.updated()
 
     def _observe(self, number: int) -> None:
         """Count the step as an update or a skip, once, after its training is done."""
+        progress = self._progress
         skips, self._scales = self._scalers.observe() if self._scalers.scalers else ((), {})
         if not skips:
-            if self._attempted or not self._optimizers.optimizers:
+            if progress.attempted or not self._optimizers.optimizers:
                 self.num_updates += 1
-                self._observed = True
-            elif self._advanced:
-                self._observed = True
+                progress.observed = True
+            elif progress.advanced:
+                progress.observed = True
             return
-        self._advanced = self._observed = True
-        self._taken = self._ahead = False
+        progress.observed = True
+        progress.trained()
         self.num_skipped += 1
         for skip in skips:
             self._recorder.event(
@@ -771,8 +757,7 @@ class Run:
             self._event("system", metrics=machine_figures())
 
     def _event(self, kind: str, **fields: Any) -> None:
-        step = self.step if self._current is None or not self._advanced else self._current
-        self._recorder.event(kind, step=step, **fields)
+        self._recorder.event(kind, step=self._progress.last, **fields)
 
     def _leave(self) -> None:
         name = self._preemption.signal_name or "a signal"
@@ -798,7 +783,7 @@ class Run:
         except LineageError as error:
             self._recorder.warn(str(error))
         self._ended = status
-        step = self.step if self._current is None or not self._advanced else self._current
+        step = self._progress.last
         if self._proof is not None:
             self._proof.conclude(step)
         self._recorder.end(status, reason, step)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lineage.errors import UsageError
+from lineage.trainer.progress import Progress
 from lineage.trainer.run import EndStatus, Run
 
 
@@ -21,7 +22,8 @@ class SilentRun(Run):
     def __init__(self, *, rank: int, world: int) -> None:
         self.rank = rank
         self.world = world
-        self.step = self.num_updates = self.num_skipped = self.num_tokens = 0
+        self._progress = Progress()
+        self.num_updates = self.num_skipped = self.num_tokens = 0
         self._over: EndStatus | None = None
 
     @property
@@ -68,10 +70,11 @@ class SilentRun(Run):
         pass
 
     def steps(self, total: int, *, start: int | None = None) -> Iterator[int]:
-        self.step = self.step if start is None else start
-        while self.step < total:
-            yield self.step + 1
-            self.step += 1
+        progress = self._progress
+        progress.step = progress.step if start is None else start
+        while progress.step < total:
+            yield progress.enter()
+            progress.complete()
 
     def batches(self, loader: Any, *, epochs: int | None = None) -> Iterator[Any]:
         done = 0
