@@ -556,6 +556,13 @@ class Run:
         else:
             self._end("completed", "the process left without finish()")
 
+    def __del__(self) -> None:
+        """A run that nobody holds any more, as after a function that trained and returned, ends as at the exit."""
+        recorder = getattr(self, "_recorder", None)
+        if recorder is not None and recorder.begun and recorder.is_ours:
+            with endings.told():
+                self.end_at_exit()
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _begin(self, start: Start | None = None) -> None:

@@ -1,5 +1,6 @@
 """How a session ended, when what ended it is an exception of anybody's making."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -204,6 +205,28 @@ def test_a_log_behind_the_loop_is_told_to_be_a_step(tmp_path, capsys) -> None:
         run.log(accuracy=0.5)
     assert capsys.readouterr().err.count("counts as step 3") == 1
     assert [event.code for event in lineage.read(run.path).events("alert")] == ["log_outside_steps"]
+
+
+@pytest.mark.parametrize(("stop", "status"), [(None, "completed"), (2, "failed")])
+def test_a_run_that_a_function_leaves_behind_ends_when_nobody_holds_it_any_more(tmp_path, stop, status) -> None:
+    """With its log closed and its lock free, as at the exit: the next run of the process is no second writer."""
+
+    def train() -> None:
+        run = lineage.init(tmp_path, name="a", recipe={})
+        for step in run.steps(3):
+            run.log(loss=1.0)
+            if step == stop:
+                return
+
+    train()
+    gc.collect()
+    (folder,) = tmp_path.iterdir()
+    view = lineage.read(folder)
+    assert view.state == status
+    assert view.record.sessions[0].reason.endswith("without finish()")
+    train()
+    gc.collect()
+    assert [s.status for s in lineage.read(folder).record.sessions] == [status] * (1 if stop is None else 2)
 
 
 class Deaf:
