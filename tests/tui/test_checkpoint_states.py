@@ -165,7 +165,11 @@ def test_a_pin_is_seen_beside_the_name_at_any_width_and_told(
         before = text_of(app)
         assert not any(" pin  step-" in line for line in before)
         await pilot.press("p")
-        await wait(app, pilot, lambda: any(" pin  step-00000320" in line for line in text_of(app)))
+        await wait(
+            app,
+            pilot,
+            lambda: any(line.split()[:1] == ["▌"] and "320" in line and " pin  step-" in line for line in text_of(app)),
+        )
         assert f"pinned {name}" in text_of(app)[-1]
         await pilot.press("p")
         await wait(app, pilot, lambda: f"unpinned {name}" in text_of(app)[-1])
