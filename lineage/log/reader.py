@@ -226,7 +226,7 @@ def follow(
             if size < position:
                 restart = "the file was cut below what was read; it is read again from its beginning"
                 position, searched, seen_size = 0, 0, -1
-            if size != seen_size or stopping:
+            if size != seen_size or stopping or _is_ended(fd, position, size):
                 seen_size = size
                 searched = searched_from(fd, position, min(searched, size))
                 for batch in _read_batches(fd, position, size, check=check, searched=searched):
@@ -259,6 +259,13 @@ def searched_from(fd: int, start: int, searched: int) -> int:
     if searched - start < MAX_LINE_BYTES or b"\n" in os.pread(fd, _PROBE_BYTES, start):
         return start
     return searched
+
+
+def _is_ended(fd: int, start: int, size: int) -> bool:
+    """Whether a tail that was torn at `start` has a newline now: cut off, and written over up to the same size."""
+    if size <= start:
+        return False
+    return b"\n" in os.pread(fd, min(_PROBE_BYTES, size - start), start) or os.pread(fd, 1, size - 1) == b"\n"
 
 
 def _is_other_file(path: Path | str, fd: int) -> bool:

@@ -137,6 +137,21 @@ def test_a_torn_tail_that_a_new_session_cuts_is_never_seen(
     assert follower.wait_for([1, "other", 2])
 
 
+@pytest.mark.parametrize("rest", [b"", b'{"kind":'])
+def test_a_torn_tail_replaced_by_a_line_up_to_the_very_same_size_is_seen_without_a_further_append(
+    path: Path, start_following: Callable[..., Follower], step_event: Event, rest: bytes
+) -> None:
+    first, second = encode_event(step_event(1)), encode_event(step_event(2))
+    path.write_bytes(first + b"x" * len(second + rest))
+    follower = start_following()
+    assert follower.wait_for([1])
+    time.sleep(0.03)
+    with path.open("r+b", buffering=0) as out:
+        out.seek(len(first))
+        out.write(second + rest)
+    assert follower.wait_for([1, 2])
+
+
 def test_a_replaced_log_is_read_again_from_its_beginning_and_says_so(
     path: Path, start_following: Callable[..., Follower], tmp_path: Path, step_event: Event
 ) -> None:
