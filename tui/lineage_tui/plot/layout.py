@@ -288,7 +288,7 @@ def lay_out(
         axis = bottom = bottom - 1
     if height >= 20 and model.spans:
         phases = bottom = bottom - 1
-    if height >= 7:
+    if height >= 7 and model.has_lane:
         lane = bottom = bottom - 1  # directly under the curves
     plot_height = max(bottom - top, 1)
     ticks = NO_TICKS

@@ -90,6 +90,7 @@ class ChartModel:
         x_kind: how x is written: counts (52,000), seconds (3 h 12 m) or the clock (14:05; x in Unix seconds).
         utc_offset_s: what to add to UTC for clock times.
         message: said in the middle of a chart without a single sample.
+        has_lane: keep a row for events; a preview that knows of none does without.
     """
 
     title: str
@@ -102,6 +103,7 @@ class ChartModel:
     y_unit: str = ""
     utc_offset_s: float = 0.0
     message: str = "no samples yet"
+    has_lane: bool = True
 
     @cached_property
     def marks_by_kind(self) -> Mapping[MarkKind, Floats]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -14,7 +13,7 @@ from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import Static
 
-from lineage.history.diff import GRADES, SECTIONS, Difference, Section, SessionSide, diff_sessions, same_paths
+from lineage.history.diff import GRADES, SECTIONS, Compared, Difference, SessionSide
 from lineage_schemas.run import Run, Session
 from lineage_tui.messages import Answer, Snapshot
 from lineage_tui.screens.base import ListScreen, matches
@@ -61,45 +60,6 @@ class Sides:
     @property
     def topic(self) -> str:
         return f"diff:{self.before[0].id}@{self.before[1].id}:{self.after[0].id}@{self.after[1].id}"
-
-
-@dataclass(frozen=True)
-class Compared:
-    """What a comparison found.
-
-    Attributes:
-        equal: how many values of each section are the same on both sides; sections without any are left out.
-        unknown: sections that one side has no record of, so that nothing in them was compared.
-    """
-
-    differences: tuple[Difference, ...]
-    equal: Mapping[Section, int]
-    unknown: tuple[Section, ...]
-
-    @property
-    def num_equal(self) -> int:
-        return sum(self.equal.values())
-
-    @classmethod
-    def of(cls, before: SessionSide, after: SessionSide) -> Compared:
-        """Compare two sides; a recipe can be large, so the reading thread does."""
-        unknown = before.unknown | after.unknown
-        return cls(
-            tuple(diff_sessions(before, after)),
-            Counter(section for section, _, _ in same_paths(before, after)),
-            tuple(section for section in SECTIONS if section in unknown),
-        )
-
-    def told(self) -> str:
-        """What was compared and is equal, section by section, and what nothing is known of."""
-        counted = [f"{section} {num:,}" for section in SECTIONS if (num := self.equal.get(section, 0))]
-        seen = {one.section for one in self.differences} | set(self.equal) | set(self.unknown)
-        parts = [
-            f"values compared and equal: {', '.join(counted)}" if counted else "",
-            f"not recorded of one session, so not compared: {', '.join(self.unknown)}" if self.unknown else "",
-            f"recorded of neither: {', '.join(absent)}" if (absent := [s for s in SECTIONS if s not in seen]) else "",
-        ]
-        return "; ".join(part for part in parts if part)
 
 
 def origin_of(session: Session, snapshot: Snapshot) -> Session | None:

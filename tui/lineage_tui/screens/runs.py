@@ -145,7 +145,7 @@ class RunsScreen(ListScreen):
         y = np.array(run.spark, dtype=np.float64)
         x = np.linspace(0.0, float(run.last_step or len(y)), len(y)) if len(y) else y
         series = (SeriesData(run.key, "at a few places of the log", x, y),) if len(y) else ()
-        self.curve.show(ChartModel("loss", series, message="no loss logged"), View())
+        self.curve.show(ChartModel("loss", series, message="no loss logged", has_lane=False), View())
 
     def draw_all(self) -> None:
         self.folder_changed()

@@ -54,7 +54,7 @@ COMPACT: Final = (
     Column("ses", 3, align="right"),
     Column("state", 11),
     Column("from", 9, grow=1),
-    Column("steps", 11, align="right"),
+    Column("steps", 11, align="right", most=21),
     Column("continued", 16, grow=1),
 )
 """For the list beside the curves."""
