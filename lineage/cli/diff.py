@@ -18,7 +18,7 @@ from lineage.cli.refs import Target, find
 from lineage.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
-    from lineage.history.diff import Difference, Grade, Section, SessionSide
+    from lineage.history.diff import Compared, Difference, Grade, Section, SessionSide
     from lineage_schemas.run import Session
 
 _LIVE: Final = "live"
@@ -46,6 +46,8 @@ class DiffCommand(Command):
     session is compared with the one before it; `live` is this machine, now (its environment and source alone). A run
     without @N stands for its newest session.
 
+    Where nothing differs, how many values were compared is told, section by section.
+
     The exit code is 0 when nothing differs, and 1 when something does or run.json cannot be read.
     """
 
@@ -66,10 +68,11 @@ class DiffCommand(Command):
         parser.add_argument("--json", action="store_true", help="one JSON document")
 
     def run(self, args: argparse.Namespace) -> ExitCode:
-        from lineage.history.diff import diff_sessions, same_paths
+        from lineage.history.diff import Compared, same_paths
 
         before, after = _sides(args.before, args.after, args.runs)
-        differences = diff_sessions(before.side, after.side)
+        found = Compared.of(before.side, after.side)
+        differences = found.differences
         same = same_paths(before.side, after.side) if args.all else []
         commits = _commits_between(differences)
         output = Output()
@@ -79,6 +82,8 @@ class DiffCommand(Command):
                 "after": after.side.label,
                 "differences": [difference.to_wire() for difference in differences],
                 "commits": commits,
+                "equal": found.equal,
+                "not_compared": found.unknown,
             }
             if args.all:
                 document["same"] = [{"section": s, "path": path, "value": value} for s, path, value in same]
@@ -86,7 +91,7 @@ class DiffCommand(Command):
                 document["patches"] = {s.side.label: _patch(s) for s in (before, after)}
             output.json(document)
         else:
-            for line in _lines(before.side, after.side, differences, commits):
+            for line in _lines(before.side, after.side, found, commits):
                 output.line(line)
             if same:
                 output.line("the same:")
@@ -94,9 +99,10 @@ class DiffCommand(Command):
                 output.line(f"  {section:<11} {path} {value!r}")
             if args.patch:
                 _show_patches(output, before, after)
-        left_out = before.side.unknown | after.side.unknown
-        if left_out:
-            note(f"not compared, since one side does not know it: {', '.join(sorted(left_out))}")
+        if found.unknown:
+            note(f"not compared, since one side does not know it: {', '.join(sorted(found.unknown))}")
+        if before.side.label == after.side.label and not differences:
+            note("both sides are the same session; one REF alone is compared with the session before it")
         return ExitCode.FAILED if differences else ExitCode.OK
 
 
@@ -176,16 +182,20 @@ def _live() -> SessionSide:
     )
 
 
-def _lines(
-    before: SessionSide, after: SessionSide, differences: Sequence[Difference], commits: Sequence[str]
-) -> Iterator[str]:
+def _lines(before: SessionSide, after: SessionSide, found: Compared, commits: Sequence[str]) -> Iterator[str]:
     from lineage.history.diff import describe
 
     yield f"{before.label} -> {after.label}"
-    if not differences:
-        yield "no difference"
+    if not found.differences:
+        num = found.num_equal
+        yield (
+            f"no difference: {num:,} {'value' if num == 1 else 'values'} compared, all equal"
+            if num
+            else ("no difference, and no value to compare")
+        )
+        yield from (f"  {part}" for part in (found.told_equal(), found.told_absent()) if part)
     for grade, words in _GRADES.items():
-        graded = [difference for difference in differences if difference.grade == grade]
+        graded = [difference for difference in found.differences if difference.grade == grade]
         if graded:
             yield f"{words}:"
         for difference in graded:

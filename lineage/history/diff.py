@@ -12,6 +12,7 @@ Grades come from one table, `RULES`: the first rule whose section and pattern fi
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -486,6 +487,50 @@ _READERS: Final[Mapping[Section, Callable[[SessionSide], dict[str, Leaf]]]] = {
     "argv": _argv,
     "world": _world,
 }
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What a comparison found.
+
+    Attributes:
+        equal: how many values of each section are the same on both sides; sections without any are left out.
+        unknown: sections that one side has no record of, so that nothing in them was compared.
+    """
+
+    differences: tuple[Difference, ...]
+    equal: Mapping[Section, int]
+    unknown: tuple[Section, ...]
+
+    @property
+    def num_equal(self) -> int:
+        return sum(self.equal.values())
+
+    @classmethod
+    def of(cls, before: SessionSide, after: SessionSide) -> Compared:
+        """Compare two sides; a recipe can be large, so the reading thread of a screen does."""
+        unknown = before.unknown | after.unknown
+        return cls(
+            tuple(diff_sessions(before, after)),
+            Counter(section for section, _, _ in same_paths(before, after)),
+            tuple(section for section in SECTIONS if section in unknown),
+        )
+
+    def told(self) -> str:
+        """What was compared and is equal, section by section, and what nothing is known of."""
+        unknown = f"not recorded of one session, so not compared: {', '.join(self.unknown)}" if self.unknown else ""
+        return "; ".join(part for part in (self.told_equal(), unknown, self.told_absent()) if part)
+
+    def told_equal(self) -> str:
+        """What was compared and is equal, section by section; empty when nothing is."""
+        counted = [f"{section} {num:,}" for section in SECTIONS if (num := self.equal.get(section, 0))]
+        return f"values compared and equal: {', '.join(counted)}" if counted else ""
+
+    def told_absent(self) -> str:
+        """The sections that neither side has anything of; empty when there are none."""
+        seen = {one.section for one in self.differences} | set(self.equal) | set(self.unknown)
+        absent = [section for section in SECTIONS if section not in seen]
+        return f"recorded of neither: {', '.join(absent)}" if absent else ""
 
 
 def count_by_grade(differences: Sequence[Difference]) -> dict[Grade, int]:

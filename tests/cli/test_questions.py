@@ -121,3 +121,53 @@ class TestWhence:
         assert [item["path"] for item in found] == paths
         assert [len(item["matches"]) for item in found] == [1, 0, 0, 1]
         assert code in {1, 3}
+
+
+class TestDiffOfEqualSessions:
+    """No difference is an answer only with what was looked at."""
+
+    @pytest.fixture
+    def equal(self, run):
+        """The first two sessions, on one host."""
+        record = json.loads((run / "run.json").read_text())
+        for session in record["sessions"]:
+            session["host"] = "node"
+            session["recipe"] = record["sessions"][0]["recipe"]
+        record["sessions"][1] = record["sessions"][1] | {
+            name: record["sessions"][0][name] for name in ("environment", "source", "argv", "data", "world", "runtime")
+        }
+        (run / "run.json").write_text(json.dumps(record))
+        return record
+
+    def test_what_was_compared_is_counted_by_section(self, run, equal, lineage):
+        code, out, err = lineage("diff", "tiny-gpt@1", "tiny-gpt@2")
+        assert (code, err) == (0, "")
+        found = json.loads(lineage("diff", "tiny-gpt@1", "tiny-gpt@2", "--json")[1])
+        assert (found["differences"], found["not_compared"]) == ([], [])
+        counts = found["equal"]
+        assert counts["world"] >= 3
+        label, said, counted, *rest = out.splitlines()
+        assert label == f"{run.name}@1 -> {run.name}@2"
+        assert said == f"no difference: {sum(counts.values())} values compared, all equal"
+        assert counted.startswith("  values compared and equal: ")
+        for section, count in counts.items():
+            assert f"{section} {count}" in counted
+        assert rest == ([] if "data" in counts else ["  recorded of neither: data"])
+
+    def test_the_counts_are_those_of_what_all_lists(self, equal, lineage):
+        found = json.loads(lineage("diff", "tiny-gpt@1", "tiny-gpt@2", "--json", "--all")[1])
+        listed = [entry["section"] for entry in found["same"]]
+        assert found["equal"] == {section: listed.count(section) for section in listed}
+
+    def test_a_session_against_itself_is_said_to_be(self, run, lineage):
+        code, out, err = lineage("diff", "tiny-gpt", "tiny-gpt@3")
+        assert code == 0
+        assert "no difference: " in out
+        assert err == "both sides are the same session; one REF alone is compared with the session before it\n"
+
+    def test_a_section_that_one_side_does_not_know_is_not_counted_as_equal(self, run, equal, lineage):
+        equal["environments"].clear()
+        (run / "run.json").write_text(json.dumps(equal))
+        code, out, err = lineage("diff", "tiny-gpt@1", "tiny-gpt@2")
+        assert (code, "environment" in out) == (0, False)
+        assert err == "not compared, since one side does not know it: environment\n"
