@@ -16,6 +16,7 @@ from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Column, Output
 from lineage.cli.refs import find
+from lineage.cli.values import whole
 from lineage.cli.words import age, size
 from lineage.errors import FormatError, NotFoundError, UsageError
 from lineage.layout import RunDir
@@ -57,8 +58,10 @@ class CheckpointsCommand(Command):
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("ref", metavar="REF", help="a run, or RUN@N for the checkpoints of one session")
         parser.add_argument("words", nargs="*", metavar="pin|unpin|prune NAME", help="what to do; nothing lists")
-        parser.add_argument("--keep", type=int, default=2, metavar="N", help="newest to keep in a prune (default: 2)")
-        parser.add_argument("--every", type=int, metavar="N", help="keep those whose step is a multiple of N too")
+        parser.add_argument(
+            "--keep", type=whole(1), default=2, metavar="N", help="newest to keep in a prune (default: 2)"
+        )
+        parser.add_argument("--every", type=whole(1), metavar="N", help="keep those whose step is a multiple of N too")
         parser.add_argument("--dry-run", action="store_true", help="say what would be deleted, change nothing")
         parser.add_argument("--force", action="store_true", help="really delete")
         parser.add_argument("--json", action="store_true", help="one JSON document")

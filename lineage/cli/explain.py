@@ -9,7 +9,8 @@ from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note, tell_damage
 from lineage.cli.output import Output
 from lineage.cli.refs import find
-from lineage.errors import NotFoundError, UsageError
+from lineage.cli.values import whole
+from lineage.errors import NotFoundError
 
 if TYPE_CHECKING:
     from lineage.history.segments import Segment
@@ -37,9 +38,13 @@ class ExplainCommand(Command):
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("ref", metavar="REF", help="a run, or RUN@N for what one session trained")
-        parser.add_argument("--step", type=int, metavar="N", help="the step to explain")
+        parser.add_argument("--step", type=whole(1), metavar="N", help="the step to explain")
         parser.add_argument(
-            "--window", type=int, default=10, metavar="W", help="steps on each side that may hold a cause (default 10)"
+            "--window",
+            type=whole(1),
+            default=10,
+            metavar="W",
+            help="steps on each side that may hold a cause (default 10)",
         )
         parser.add_argument("--json", action="store_true", help="one JSON document")
 
@@ -48,8 +53,6 @@ class ExplainCommand(Command):
         from lineage.history.explain import explain_step, find_changes, tell
         from lineage.view import read
 
-        if args.window < 1:
-            raise UsageError("--window is a number of steps, one at least")
         target = find(args.ref, args.runs)
         view = read(target.dir.path)
         last = view.last_step or 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -14,6 +13,7 @@ from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note, repair_hint
 from lineage.cli.output import Output
 from lineage.cli.refs import Target, find
+from lineage.cli.values import whole
 from lineage.cli.words import moment, number, size
 from lineage.errors import NotFoundError, UsageError
 from lineage.log.reader import check_line_format, follow, read_lines
@@ -54,7 +54,7 @@ class LogCommand(Command):
             "--kind", action="append", metavar="KIND", help=f"only this kind; may repeat: {', '.join(KINDS)}"
         )
         parser.add_argument("--session", metavar="N", help="only this session: N, last, or its id")
-        parser.add_argument("-n", "--last", type=_count, metavar="N", help="only the last N")
+        parser.add_argument("-n", "--last", type=whole(), metavar="N", help="only the last N")
         parser.add_argument("--follow", action="store_true", help="go on with what is appended, until Ctrl-C")
         how = parser.add_mutually_exclusive_group()
         how.add_argument("--json", action="store_true", help="the lines as they are")
@@ -96,12 +96,6 @@ class LogCommand(Command):
         if teller.num_damaged:
             note(f"  try: {repair_hint(args.ref)}")
         return ExitCode.FAILED if teller.num_damaged else ExitCode.OK
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of events")
-    return min(int(text), sys.maxsize)
 
 
 def _check_kinds(kinds: list[str] | None) -> None:

@@ -10,6 +10,7 @@ from lineage.cli import ENTRY_POINTS, VERBS
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode
 from lineage.cli.output import Output
+from lineage.cli.values import whole
 
 
 class DemoCommand(Command):
@@ -27,10 +28,14 @@ class DemoCommand(Command):
     examples = (("lineage demo --fast", "the whole story in half a minute, recorded in ./runs"),)
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
+        from lineage.demo.story import MAX_SEED, MIN_STEPS
+
         parser.add_argument("dir", nargs="?", metavar="DIR", help="folder of runs (default: that of --runs)")
-        parser.add_argument("--steps", type=int, metavar="N", help="steps of the whole run, at least 60 (default: 180)")
         parser.add_argument(
-            "--seed", type=int, default=1, metavar="S", help="of weights, dropout and data (default: 1)"
+            "--steps", type=whole(MIN_STEPS), metavar="N", help="steps of the whole run, at least 60 (default: 180)"
+        )
+        parser.add_argument(
+            "--seed", type=whole(0, MAX_SEED), default=1, metavar="S", help="of weights, dropout and data (default: 1)"
         )
         parser.add_argument("--fast", action="store_true", help="the same story with a quarter of the training")
 

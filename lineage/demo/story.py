@@ -23,6 +23,7 @@ from lineage.layout import RunDir
 from lineage.runs.store import read_run
 
 MIN_STEPS: Final = 60
+MAX_SEED: Final = (1 << 32) - 1
 _LOST_STEPS: Final = 12  # trained after the last checkpoint before the SIGKILL comes; at least ten, says the story
 _POLL_S: Final = 0.02
 

@@ -110,6 +110,47 @@ def test_wrong_arguments_are_usage_errors_without_a_traceback(lineage, words):
     assert "try: lineage" in err
 
 
+def options_with_values() -> list[tuple[str, str]]:
+    """Each option of each verb whose value is parsed or one of a few."""
+    return [
+        (verb, action.option_strings[0])
+        for verb in all_verbs()
+        for action in parser_of(command(verb))._actions
+        if action.option_strings and (action.type not in {None, Path} or action.choices)
+    ]
+
+
+@pytest.mark.parametrize(("verb", "option"), options_with_values())
+@pytest.mark.parametrize(
+    "value", ["x", "", "1.5.2", "nan", "9" * 5000 + "!"], ids=["x", "empty", "dots", "nan", "long"]
+)
+def test_a_wrong_value_of_an_option_is_answered_with_what_is_allowed(place, lineage, verb, option, value):
+    positional = ["tiny-gpt"] if verb not in {"ls", "schema", "demo", "tui"} else []
+    code, out, err = lineage(verb, *positional, option, value)
+    assert (code, out) == (ExitCode.USAGE, "")
+    said = err.splitlines()[0]
+    assert re.search(rf"^error: argument \S*{option}\S*: ", said)
+    allowed = r"is not a (whole )?number(, \d+ or more| from [\d.]+ to [\d.]+)$|choose from '?\w+"
+    assert re.search(allowed, said), said
+    assert not re.search(r"_|function|partial|invalid \w+ value", said)
+    assert len(said) < 6000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "tiny-gpt", "--window", "9" * 30),
+        ("checkpoints", "tiny-gpt", "prune", "--keep", "9" * 30),
+        ("checkpoints", "tiny-gpt", "prune", "--every", "9" * 30),
+    ],
+)
+def test_a_number_beyond_what_a_machine_counts_to_is_a_very_large_one(place, lineage, words):
+    code, out, err = lineage(*words)
+    assert code == 0
+    assert out
+    assert "defect" not in err
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -103,7 +103,7 @@ def test_unknown_metrics_are_a_usage_error_that_says_what_there_is(folder, capsy
 def test_a_size_with_no_room_for_a_chart_is_refused_with_the_least_there_is(option, least, folder, capsys):
     code, out, err = plot(capsys, folder, option, least - 1)
     assert (code, out) == (2, "")
-    assert f"a chart has {least} to 2000" in err
+    assert f"'{least - 1}' is not a whole number from {least} to 2000" in err
     assert plot(capsys, folder, "--metric", "loss", option, least)[0] == 0
 
 

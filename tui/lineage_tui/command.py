@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from lineage.cli.command import Command
+from lineage.cli.values import real
 
 if TYPE_CHECKING:
     from lineage.cli.diagnostics import ExitCode
@@ -46,7 +47,9 @@ class TuiCommand(Command):
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("path", nargs="?", metavar="PATH", help="a run (path, id or name) or a folder of runs")
         parser.add_argument("--theme", choices=("dark", "light"), help="default: what the terminal says it is")
-        parser.add_argument("--fps", type=_fps, metavar="N", help="pictures of a live run a second (10; over ssh 4)")
+        parser.add_argument(
+            "--fps", type=real(0.1, MAX_FPS), metavar="N", help="pictures of a live run a second (10; over ssh 4)"
+        )
         parser.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal, to select text")
         parser.add_argument("--ascii", action="store_true", help="draw with ASCII only")
 
@@ -169,13 +172,3 @@ def _run_app(target: Target, terminal: Terminal, args: argparse.Namespace) -> st
     quiet_collector()
     app.run(mouse=not args.no_mouse)
     return app.crash_text
-
-
-def _fps(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.1 <= value <= MAX_FPS:
-        raise argparse.ArgumentTypeError(f"from 0.1 to {MAX_FPS}, not {text!r}")
-    return value

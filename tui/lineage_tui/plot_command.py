@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note
 from lineage.cli.output import Output
+from lineage.cli.values import real, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -56,13 +56,13 @@ class PlotCommand(Command):
         )
         parser.add_argument(
             "--width",
-            type=partial(_size, least=LEAST_WIDTH),
+            type=whole(LEAST_WIDTH, MOST),
             metavar="N",
             help=f"columns, {LEAST_WIDTH} or more (default: the terminal's, else {WIDTH})",
         )
         parser.add_argument(
             "--height",
-            type=partial(_size, least=LEAST_HEIGHT),
+            type=whole(LEAST_HEIGHT, MOST),
             metavar="N",
             help=f"rows of each chart, {LEAST_HEIGHT} or more (default: {HEIGHT})",
         )
@@ -75,7 +75,7 @@ class PlotCommand(Command):
         parser.add_argument("--log-y", action="store_true", help="a logarithmic y axis")
         parser.add_argument("--log-x", action="store_true", help="a logarithmic x axis")
         parser.add_argument(
-            "--smoothing", type=_share, default=0.0, metavar="W", help="weight of the past, 0 (raw) to 0.9999"
+            "--smoothing", type=real(0, 0.9999), default=0.0, metavar="W", help="weight of the past, 0 (raw) to 0.9999"
         )
         parser.add_argument(
             "--superseded",
@@ -248,17 +248,3 @@ def _check_names(view: RunView, names: Sequence[str]) -> None:
     if unknown:
         known = ", ".join(view.metrics) or "nothing yet"
         raise UsageError(f"no metric is called {unknown[0]!r}", hint=f"logged are {known}")
-
-
-def _size(text: str, least: int) -> int:
-    value = int(text)
-    if not least <= value <= MOST:
-        raise argparse.ArgumentTypeError(f"a chart has {least} to {MOST}, not {text}")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 0.9999:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 0.9999")
-    return value
