@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from lineage.errors import NotFoundError, UsageError
 from lineage.trainer.facts import capture_facts, rank_and_world
+from lineage.trainer.numbers import count
+from lineage.trainer.options import check_options, tolerance_of, words
 from lineage.trainer.run import Run
 from lineage.trainer.silent import SilentRun
 from lineage_schemas.ids import parse_generation_name
@@ -83,21 +85,38 @@ def init(
     Raises:
         NotFoundError: `"must"` and there is nothing to go on with, or no such run or checkpoint.
         LockedError: another live process works on the run.
-        UsageError: arguments that contradict each other.
+        UsageError: arguments that contradict each other, or mean nothing; every problem at once.
     """
     rank, world = rank_and_world()
+    if count(writer_rank) is None or writer_rank >= world:
+        raise UsageError(
+            f"writer_rank={writer_rank!r:.100} is none of {world} ranks, so nothing would be written",
+            hint=f"ranks are counted from 0; the last one is {world - 1}",
+        )
     if rank != writer_rank:
         return SilentRun(rank=rank, world=world)
     if continuation not in ("warn", "stop", "off"):
         raise UsageError(f"continuation={continuation!r}", hint='use "warn", "stop" or "off"')
+    tags, allow = words(tags), words(allow)
+    check_options(
+        texts={"notes": notes} if name is None else {"name": name, "notes": notes},
+        lists={"tags": tags, "allow": allow},
+        counts={
+            "keep": (1 if keep is None else keep, 1),
+            "keep_every": (1 if keep_every is None else keep_every, 1),
+            "accumulation": (accumulation, 1),
+            "log_every": (log_every, 1),
+            "witness_steps": (witness_steps, 0),
+        },
+        sync_interval_s=sync_interval_s,
+        data=data,
+    )
     from lineage.trainer.keeper import Keeper
     from lineage.trainer.recorder import Recorder
 
     runs_dir = Path(runs_dir).absolute()  # a script may go elsewhere later
     target = Target.find(runs_dir, name or Path.cwd().name, resume, fork=fork, named=name is not None)
-    if isinstance(tolerance, int | float):
-        tolerance = Tolerance(rtol=float(tolerance))
-    facts = capture_facts(recipe=recipe, data=data, tolerance=tolerance, rank=rank, world=world)
+    facts = capture_facts(recipe=recipe, data=data, tolerance=tolerance_of(tolerance), rank=rank, world=world)
     store = target.open(runs_dir, tags=tags, notes=notes)
     recorder = Recorder(store, facts, is_new=target.is_new, sync_interval_s=sync_interval_s)
     keeper = Keeper(
