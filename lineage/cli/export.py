@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 from lineage.cli.command import Command
 from lineage.cli.diagnostics import ExitCode, note, tell_damage
 from lineage.cli.output import Output, clean, escaped
+from lineage.cli.places import check_place
 from lineage.cli.refs import check_metrics, find
-from lineage.errors import LineageError, NotFoundError, UsageError
+from lineage.errors import LineageError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +71,7 @@ class ExportCommand(Command):
         path = None if args.output == "-" else Path(args.output)
         form = args.format or _format_of(path)
         if path is not None:
-            _check_place(path, target.dir.path, force=args.force)
+            check_place(path, target.dir.path, force=args.force)
         elif form == "parquet" and Output().is_terminal:
             raise UsageError("Parquet is no text for a terminal", hint="-o FILE.parquet")
         write_parquet = _parquet_writer() if form == "parquet" else None
@@ -157,19 +158,6 @@ def _format_of(path: Path | None) -> str:
     if path is None or not suffix:
         return "csv"
     raise UsageError(f"no format is known for .{suffix}", str(path), f"--format {' or '.join(FORMATS)}")
-
-
-def _check_place(path: Path, run_dir: Path, *, force: bool) -> None:
-    """Nothing is written over unasked, and nothing ever into the run."""
-    inside = path.parent.resolve()
-    if inside == run_dir.resolve() or run_dir.resolve() in inside.parents:
-        raise UsageError("that is inside of the run, which only its sessions write", str(path), "another folder")
-    if path.is_dir():
-        raise UsageError("that is a folder", str(path), "name a file in it")
-    if not path.parent.is_dir():
-        raise NotFoundError("there is no such folder to write into", str(path.parent), "make it first, or name another")
-    if path.is_file() and not force:
-        raise UsageError("the file is there already", str(path), "--force writes over it")
 
 
 def _put(path: Path | None, write: Callable[[BinaryIO], object], lines: Iterator[str] | None = None) -> None:

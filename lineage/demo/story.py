@@ -8,6 +8,7 @@ anything: a slow machine plays the same story.
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import signal
 import tempfile
 import time
@@ -20,6 +21,7 @@ from lineage.demo.process import Child, LogTail, Seen, digest_files, hang_up_is_
 from lineage.demo.stage import Stage, figure
 from lineage.errors import LineageError, NotFoundError, UsageError
 from lineage.layout import RunDir
+from lineage.runs.index import run_around
 from lineage.runs.store import read_run
 
 MIN_STEPS: Final = 60
@@ -317,8 +319,15 @@ def check_folder(runs_dir: Path) -> None:
     """Make the folder of runs, and see that files can be made in it.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: they cannot, or the folder is a run or inside of one.
     """
+    run = run_around(runs_dir)
+    if run is not None:
+        raise UsageError(
+            "that is inside of a run, which only its sessions write",
+            str(runs_dir),
+            f"lineage demo {shlex.quote(str(run.parent))} makes one beside it",
+        )
     try:
         runs_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=runs_dir):

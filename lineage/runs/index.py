@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -165,7 +166,7 @@ def _refuse_path(text: str) -> None:
             raise NotFoundError("there is no such folder or file", text, hint)
         return
     above = (*path.parents, *path.absolute().parents)
-    inside = [folder for folder in above if RunDir(folder).run_json.is_file()]
+    inside = [folder for folder in above if _is_run(folder)]
     if inside:
         raise NotFoundError("this is inside of a run, and not the run", text, f"the run is {inside[0]}")
     if not path.is_dir():
@@ -174,6 +175,19 @@ def _refuse_path(text: str) -> None:
     if runs:
         raise NotFoundError("this folder holds runs, and is none itself", text, f"one of them: {_some(runs, path)}")
     raise NotFoundError("this folder is no run: it has no run.json", text, "lineage ls DIR shows the runs of a folder")
+
+
+def run_around(folder: Path) -> Path | None:
+    """The nearest run that a folder is, or is inside of, links followed; None for none. It need not be there."""
+    whole = Path(os.path.realpath(folder))  # `resolve` raises for links in a circle
+    return next((found for found in (whole, *whole.parents) if _is_run(found)), None)
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return RunDir(folder).run_json.is_file()
+    except OSError:
+        return False  # a folder above that may not be entered
 
 
 def _some(entries: list[RunEntry], under: Path | None = None) -> str:

@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 import lineage as package
+from benchmarks.synthetic import write_run
 from lineage.cli.export import ExportCommand, csv_lines, json_array, json_lines
 from lineage.log.writer import encode_event
 from lineage_schemas.run import Run
@@ -127,12 +128,48 @@ def test_a_file_gets_the_format_of_its_name_and_is_not_written_over_unasked(plac
 
 def test_nothing_is_ever_written_into_the_run(place, lineage):
     run = next((place / "runs").iterdir())
+    other = write_run(place / "runs", name="other", steps=5, sessions=1)
     before = (run / "metrics.jsonl").read_bytes()
-    for path in (run / "metrics.jsonl", run / "checkpoints" / "x.csv"):
+    held = sorted(path.name for path in (*run.rglob("*"), *other.rglob("*")))
+    for path in (run / "metrics.jsonl", run / "checkpoints" / "x.csv", other / "x.csv"):
         code, _, err = lineage("export", "tiny-gpt", "--format", "csv", "--force", "-o", str(path))
         assert code == 2
-        assert "inside of the run" in err
+        assert "inside of a run" in err
+    (place / "circle").symlink_to("circle")
+    assert lineage("export", "tiny-gpt", "-o", "circle/x.csv")[0] == 3
+    for path in (run / "loss.svg", run / "checkpoints" / "loss.svg", other / "loss.svg"):
+        code, out, err = lineage("plot", "tiny-gpt", "--metric", "loss", "--force", "-o", str(path))
+        assert (code, out) == (2, "")
+        assert (
+            err
+            == f"error: that is inside of a run, which only its sessions write\n  at {path}\n  try: another folder\n"
+        )
     assert (run / "metrics.jsonl").read_bytes() == before
+    assert sorted(path.name for path in (*run.rglob("*"), *other.rglob("*"))) == held
+
+
+def test_from_inside_of_a_run_nothing_is_written_beside_its_files(place, lineage, monkeypatch):
+    run = next((place / "runs").iterdir())
+    monkeypatch.chdir(run)
+    for words in (["export", "-o", "x.csv"], ["plot", "--metric", "loss", "-o", "x.svg"]):
+        code, out, err = lineage(words[0], str(run), *words[1:])
+        assert (code, out) == (2, "")
+        assert "inside of a run" in err
+    assert not list(run.glob("x.*"))
+
+
+@pytest.mark.parametrize("inside", [".", "checkpoints", "runs"])
+def test_a_demo_is_not_recorded_inside_of_a_run(place, lineage, monkeypatch, inside):
+    run = next((place / "runs").iterdir())
+    before = sorted(run.rglob("*"))
+    monkeypatch.chdir(run)
+    code, out, err = lineage("demo", *([inside] if inside != "runs" else []))
+    assert (code, out) == (2, "")
+    assert err == (
+        f"error: that is inside of a run, which only its sessions write\n  at {inside}\n"
+        f"  try: lineage demo {run.parent} makes one beside it\n"
+    )
+    assert sorted(run.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

@@ -97,11 +97,13 @@ class PlotCommand(Command):
 
     def run(self, args: argparse.Namespace) -> ExitCode:
         import lineage
+        from lineage.cli.places import check_place
         from lineage.cli.refs import find
-        from lineage.errors import UsageError
         from lineage_tui.build import chart_models, default_names
 
         found = find(args.ref, args.runs)
+        if args.output is not None:
+            check_place(args.output, found.dir.path, force=args.force)
         view = lineage.read(found.dir.path)
         names = args.metric or default_names(view.metrics)
         _check_names(view, names)
@@ -118,8 +120,6 @@ class PlotCommand(Command):
         if args.output is not None:
             from lineage_tui.plot_image import save
 
-            if args.output.exists() and not args.force:
-                raise UsageError("the picture is there already", str(args.output), "--force writes over it")
             save(models, look, args.output, dark=args.theme == "dark")
             output.line(str(args.output))
             return ExitCode.OK
