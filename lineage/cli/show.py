@@ -52,8 +52,7 @@ class ShowCommand(Command):
     def run(self, args: argparse.Namespace) -> ExitCode:
         target = find(args.ref, args.runs)
         if args.tree:
-            _show_tree(target)
-            return ExitCode.OK
+            return _show_tree(target)
         glances = session_glances(target.dir, target.record)
         output = Output()
         if args.json:
@@ -85,9 +84,10 @@ def _tell_lost_log(target: Target) -> ExitCode:
     return ExitCode.FAILED
 
 
-def _show_tree(target: Target) -> None:
+def _show_tree(target: Target) -> ExitCode:
+    """Draw the family, and say what of it may not be entered."""
     from lineage.history.evidence import leaves_of, read_family
-    from lineage.history.tree import render_tree
+    from lineage.history.tree import family_of, render_tree
 
     runs, leaves = read_family(target.dir.path.resolve().parent)
     if target.record.id not in runs:  # its run.json is damaged: what the log tells stands in for it
@@ -97,6 +97,14 @@ def _show_tree(target: Target) -> None:
     encoding = getattr(output.stream, "encoding", None) or "utf-8"
     for line in render_tree(runs, leaves, only=target.record.id, ascii_only="utf" not in encoding.lower()):
         output.line(line)
+    family = family_of(runs, target.record.id) if any(found.unread for found in leaves.values()) else ()
+    unread = [f"{id_}/{name}: {why}" for id_ in sorted(family) for name, why in leaves[id_].unread.items()]
+    if not unread:
+        return ExitCode.OK
+    more = f", and {len(unread) - 1:,} more" if len(unread) > 1 else ""
+    note(f"cannot be read: {unread[0]}{more}")
+    note("  try: ls -l shows whose it is; its owner can let you in with chmod")
+    return ExitCode.FAILED
 
 
 def _document(target: Target, glances: _Glances) -> dict[str, Any]:

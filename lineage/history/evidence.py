@@ -264,25 +264,42 @@ def read_family(runs_dir: Path) -> tuple[dict[str, Run], dict[str, RunLeaves]]:
     return runs, leaves
 
 
-def _present(run_dir: RunDir, run: Run) -> frozenset[str] | None:
+def _present(run_dir: RunDir, run: Run, unread: dict[str, str]) -> frozenset[str] | None:
     """The generations still on disk; None for a run that was copied without its checkpoints."""
     if not fs.is_own_folder(run_dir.checkpoints_dir):
         return None
-    names = (name for session in run.sessions for name in session.checkpoints)
-    return frozenset(name for name in names if (run_dir.generation(name) / "COMMIT").is_file())
+    present: set[str] = set()
+    for session in run.sessions:
+        for name in session.checkpoints:
+            try:
+                if (run_dir.generation(name) / "COMMIT").is_file():
+                    present.add(name)
+            except OSError as error:
+                unread[name] = error.strerror or str(error)
+    return frozenset(present)
+
+
+def _exports(run_dir: RunDir, unread: dict[str, str]) -> list[str]:
+    if not fs.is_own_folder(run_dir.exports_dir):
+        return []
+    try:
+        return sorted(path.name for path in run_dir.exports_dir.iterdir())
+    except OSError as error:
+        unread["exports"] = error.strerror or str(error)
+        return []
 
 
 def leaves_of(run_dir: RunDir, run: Run) -> RunLeaves:
-    """Exports, generations still there, states and last steps of one run."""
+    """Exports, generations still there, states and last steps of one run; `unread` says what may not be entered."""
     from lineage.glance import glance, session_glances
 
     seen = session_glances(run_dir, run)
+    unread: dict[str, str] = {}
     return RunLeaves(
         state=glance(run_dir, run).state,
         session_states={id_: state for id_, (state, _) in seen.items()},
         last_steps={id_: last for id_, (_, last) in seen.items() if last is not None},
-        exports=sorted(path.name for path in run_dir.exports_dir.iterdir())
-        if fs.is_own_folder(run_dir.exports_dir)
-        else (),
-        present=_present(run_dir, run),
+        exports=_exports(run_dir, unread),
+        present=_present(run_dir, run, unread),
+        unread=unread,
     )

@@ -40,6 +40,7 @@ class RunLeaves:
         last_steps: last step each session logged; else as recorded.
         exports: names of its exported weights.
         present: generations still on disk; None when nobody looked.
+        unread: why a generation, or `exports`, could not be looked at, by name.
     """
 
     state: str = ""
@@ -47,6 +48,7 @@ class RunLeaves:
     last_steps: Mapping[SessionId, int] = field(default_factory=dict)
     exports: Sequence[str] = ()
     present: frozenset[str] | None = None
+    unread: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -123,14 +125,21 @@ def _children(root: Node, indent: str) -> Iterator[str]:
         stack += [(child, before + below, child is node.children[-1]) for child in reversed(node.children)]
 
 
+def family_of(runs: Mapping[str, Run], only: str) -> set[str]:
+    """The runs that `render_tree` draws of the family of one."""
+    return {node.id for root in build_tree(runs) if _holds(root, only) for node in _walk(root) if node.kind == "run"}
+
+
 def _holds(root: Node, run: str) -> bool:
+    return any(node.id == run and node.kind in ("run", "missing") for node in _walk(root))
+
+
+def _walk(root: Node) -> Iterator[Node]:
     stack = [root]
     while stack:
         node = stack.pop()
-        if node.id == run and node.kind in ("run", "missing"):
-            return True
+        yield node
         stack += node.children
-    return False
 
 
 def _is_circle(id_: str, runs: Mapping[str, Run]) -> bool:
@@ -169,13 +178,20 @@ def _run_node(run: Run, leaves: RunLeaves) -> _Built:
         segment = placed[SessionId(session.id)]
         node = Node("session", session.id, _session_text(session, segment, leaves, ordinals))
         for name in session.checkpoints:
-            gone = "  deleted" if leaves.present is not None and name not in leaves.present else ""
-            built.checkpoints[name] = Node("checkpoint", name, f"{name}{gone}")
+            built.checkpoints[name] = Node("checkpoint", name, f"{name}{_remark(name, leaves)}")
             node.children.append(built.checkpoints[name])
         built.node.children.append(node)
         built.sessions[session.id] = node
     built.node.children += [Node("export", name, f"export {name}") for name in leaves.exports]
+    if "exports" in leaves.unread:
+        built.node.children.append(Node("export", "", f"exports{_remark('exports', leaves)}"))
     return built
+
+
+def _remark(name: str, leaves: RunLeaves) -> str:
+    if name in leaves.unread:
+        return f"  cannot be read: {leaves.unread[name]}"
+    return "  deleted" if leaves.present is not None and name not in leaves.present else ""
 
 
 def _session_text(session: Session, segment: Segment, leaves: RunLeaves, ordinals: Mapping[SessionId, int]) -> str:

@@ -1,9 +1,14 @@
 """What the verbs answer about a run that is damaged: what could be read, what could not, and code 1."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
+
+from benchmarks.synthetic import write_run
 
 
 @pytest.fixture
@@ -123,3 +128,67 @@ class TestCheckpoints:
         (unknown,) = [line for line in err.splitlines() if "not a generation" in line]
         assert "stranger-10 and 44 more" in unknown
         assert len(json.loads(lineage("verify", run.name, "--json")[1])["notes"]) == 2
+
+
+UNDER_NO_RIGHTS = """
+import ctypes, os, sys
+if os.geteuid() == 0:
+    for right in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: what makes root pass every permission
+        if ctypes.CDLL(None).prctl(24, right, 0, 0, 0):  # PR_CAPBSET_DROP: gone with the next program
+            sys.exit(77)
+os.execv(sys.executable, [sys.executable, "-m", "lineage", *sys.argv[1:]])
+"""
+
+
+class TestTreeOfWhatMayNotBeEntered:
+    @pytest.fixture
+    def recorded(self, run, generation):
+        """A generation that the record tells of."""
+        name = json.loads((run / "run.json").read_text())["sessions"][1]["checkpoints"][0]
+        shutil.copytree(generation, generation.with_name(name))
+        return generation.with_name(name)
+
+    @pytest.fixture
+    def tree(self, place):
+        def draw(*words: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-c", UNDER_NO_RIGHTS, "show", "--tree", *words]
+            environment = {**os.environ, "PYTHONUTF8": "1"}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+            if done.returncode == 77:
+                pytest.skip("the rights of root cannot be given away here")
+            return done
+
+        return draw
+
+    @pytest.mark.parametrize("what", ["a checkpoint", "exports"])
+    def test_it_is_told_in_its_place_and_the_rest_is_drawn(self, run, recorded, lineage, tree, what):
+        (run / "exports" / "final").mkdir(parents=True)
+        whole = lineage("show", "--tree", "tiny-gpt")[1].splitlines()
+        closed = recorded if what == "a checkpoint" else run / "exports"
+        name = closed.name
+        closed.chmod(0)
+        try:
+            done = tree("tiny-gpt")
+        finally:
+            closed.chmod(0o700)
+        assert done.returncode == 1
+        drawn = done.stdout.splitlines()
+        told = [line for line in drawn if line.endswith("  cannot be read: Permission denied")]
+        assert len(told) == 1
+        assert name in told[0]
+        assert [line for line in drawn if line != told[0]] == [
+            line for line in whole if (name if what == "a checkpoint" else "export final") not in line
+        ]
+        assert done.stderr == (
+            f"cannot be read: {run.name}/{name}: Permission denied\n"
+            "  try: ls -l shows whose it is; its owner can let you in with chmod\n"
+        )
+
+    def test_of_a_run_that_is_no_kin_nothing_is_said(self, place, recorded, tree):
+        write_run(place / "runs", name="other", steps=5, sessions=1)
+        recorded.chmod(0)
+        try:
+            done = tree("other")
+        finally:
+            recorded.chmod(0o700)
+        assert (done.returncode, done.stderr) == (0, "")
