@@ -351,9 +351,8 @@ class RunView:
         except NewerFormatError:
             raise
         except (FormatError, NotFoundError, OSError) as error:
-            reason = error.what if isinstance(error, FormatError | NotFoundError) else str(error.strerror)
             self._stored = None
-            self._notes = [Damage(0, 0, f"run.json: {reason}; sessions are told from the log alone", num_lines=0)]
+            self._notes = [Damage(0, 0, f"{_unread(error)}; sessions are told from the log alone", num_lines=0)]
         return True
 
     def _derive(self) -> None:
@@ -800,6 +799,15 @@ class RunView:
                 name = f"metric.{name}"  # noqa: PLW2901  # the column's, from here on
             table[name] = (joined(values, np.float64), mask if mask.any() else None)
         return table
+
+
+def _unread(error: FormatError | NotFoundError | OSError) -> str:
+    """Why there is no record, with the name of its file once."""
+    if isinstance(error, NotFoundError):
+        return "run.json is missing"
+    if isinstance(error, OSError):
+        return f"run.json cannot be read: {error.strerror or error}"
+    return error.what if error.what.startswith("run.json") else f"run.json: {error.what}"
 
 
 def _moment(ts: float) -> datetime:
