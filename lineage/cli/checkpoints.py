@@ -57,7 +57,9 @@ class CheckpointsCommand(Command):
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("ref", metavar="REF", help="a run, or RUN@N for the checkpoints of one session")
-        parser.add_argument("words", nargs="*", metavar="pin|unpin|prune NAME", help="what to do; nothing lists")
+        parser.add_argument(
+            "words", nargs="*", default=[], metavar="pin|unpin|prune NAME", help="what to do; nothing lists"
+        )
         parser.add_argument(
             "--keep", type=whole(1), default=2, metavar="N", help="newest to keep in a prune (default: 2)"
         )

@@ -79,8 +79,10 @@ class LsCommand(Command):
             output.json({"runs": [_document(entry, seen) for entry, seen in rows]})
         elif rows:
             output.table(_COLUMNS, [_row(entry, seen) for entry, seen in rows])
-        else:
-            note(f"no runs in {folder}" + (f" are {' or '.join(args.state)}" if args.state else ""))
+        elif args.state:
+            note(f"no {'other ' if code else ''}runs in {folder} are {' or '.join(args.state)}")
+        elif code is ExitCode.OK:
+            note(f"no runs in {folder}")
         return code
 
 

@@ -110,6 +110,12 @@ def test_wrong_arguments_are_usage_errors_without_a_traceback(lineage, words):
     assert "try: lineage" in err
 
 
+def test_only_the_words_that_must_be_there_are_called_required(lineage):
+    code, out, err = lineage("checkpoints")
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert err.splitlines()[0] == "error: the following arguments are required: REF"
+
+
 def options_with_values() -> list[tuple[str, str]]:
     """Each option of each verb whose value is parsed or one of a few."""
     return [

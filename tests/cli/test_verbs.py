@@ -88,6 +88,15 @@ class TestLs:
         code, out, err = lineage("verify", run.name[:12])
         assert "put it back from a copy" in err
 
+    @pytest.mark.parametrize("state", [[], ["--state", "killed"]])
+    def test_where_the_only_run_is_damaged_it_is_not_said_that_there_are_none(self, run, lineage, state):
+        (run / "run.json").write_text("{")
+        code, out, err = lineage("ls", *state)
+        assert (code, out) == (1, "")
+        told, *rest = err.splitlines()
+        assert told.startswith(f"{run.name}: run.json is damaged: ")
+        assert rest == (["no other runs in runs are killed"] if state else [])
+
     def test_an_empty_folder_is_fine_and_a_missing_one_is_not(self, place, lineage):
         (place / "empty").mkdir()
         assert lineage("ls", "empty", "--json")[:2] == (0, '{"runs":[]}\n')
