@@ -192,9 +192,7 @@ _LINE: Final = re.compile(rf"(?m)^([ \t]*(?:-[ \t]+|export[ \t]+)?)({_NAME})([ \
 _IN_QUOTES: Final = r"""(?:"((?:[^"\\]|\\.)+)"|'((?:[^'\\]|\\.)+)')"""
 _QUOTED_NAME: Final = re.compile(rf"""(["'])({_NAME})\1\s*[=:]\s*{_IN_QUOTES}""", re.DOTALL)
 _QUOTED: Final = re.compile(rf"(?<![A-Za-z0-9_.-])({_NAME})\s*[=:]\s*{_IN_QUOTES}", re.DOTALL)
-_PAIR: Final = re.compile(
-    rf"""(?:(?<![A-Za-z0-9_.-])|(?<![A-Za-z0-9_.])-{{1,2}})({_NAME})(=)((?:{_MASK_TEXT}|[^\s"'&;,<>])+)"""
-)
+_PAIR: Final = re.compile(rf"""(?<![A-Za-z0-9_.-])-{{0,2}}({_NAME})(=)((?:{_MASK_TEXT}|[^\s"'&;,<>])+)""")
 _INLINE_FLAG: Final = re.compile(rf"""(?<!\S)(-{{1,2}})({_NAME})(\s+)((?:"[^"]*"|'[^']*'|[^\s"'-]\S*))""")
 _LISTED_FLAG: Final = re.compile(rf"""(["'])--?({_NAME})\1,\s*{_IN_QUOTES}""", re.DOTALL)
 _NO_SECRET: Final = re.compile(
@@ -309,7 +307,7 @@ _RULES: Final[tuple[Callable[[str], str], ...]] = (
     _queries,
     lambda text: _named(_PAIR, text, 1, (3,)),
     _flags,
-    lambda text: _named(_LISTED_FLAG, text, 2, (3, 4)),
+    lambda text: _named(_LISTED_FLAG, text, 2, (3, 4)) if "'-" in text or '"-' in text else text,
     _known,
 )
 
