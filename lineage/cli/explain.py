@@ -38,7 +38,7 @@ class ExplainCommand(Command):
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("ref", metavar="REF", help="a run, or RUN@N for what one session trained")
-        parser.add_argument("--step", type=whole(1), metavar="N", help="the step to explain")
+        parser.add_argument("--step", type=whole(), metavar="N", help="the step to explain")
         parser.add_argument(
             "--window",
             type=whole(1),
