@@ -280,6 +280,8 @@ class _Rates:
 
 
 def _preface(segment: Segment, session: Session) -> str:
+    if segment.origin == "implied" and session.start.checkpoint is not None:
+        return "the session that made its checkpoint is not in this run's record; "
     if segment.origin == "implied":
         return f"no checkpoint was restored, the session just went on with step {segment.start_step + 1}; "
     if segment.origin == "fresh":

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from lineage_schemas.run import Continuation, FirstDifference, Tolerance
 
@@ -166,6 +166,10 @@ def close(before: float, after: float, tolerance: Tolerance) -> bool:
     return abs(after - before) <= tolerance.atol + tolerance.rtol * abs(before)
 
 
+Began = Literal["restored", "went_on", "started_over"]
+"""From a checkpoint; at a later step without one; from the beginning."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Difference:
     """`relative` is the size of one that the tolerance covers, None for one that it does not."""
@@ -198,6 +202,7 @@ class Comparer:
         proven: Sequence[str] = (),
         also: Collection[str] = (),
         against: Callable[[int], str | None] | None = None,
+        began: Began = "restored",
     ) -> None:
         """Set out to compare.
 
@@ -205,10 +210,11 @@ class Comparer:
             reference: step to the witness of the earlier attempt.
             tolerance: declared before the session trained; None is exact. It applies to loss, gradient norm and the
                 metrics in `also`; learning rates may then differ by `LR_RTOL`; nothing else may differ.
-            start_step: step of the checkpoint; None to let any step come first.
+            start_step: step the session began after, that of its checkpoint; None to let any step come first.
             proven: what the checkpoint's expectations proved at the restore.
             also: names of further metrics to compare, after the gradient norm.
             against: the session whose attempt at a step is in `reference`.
+            began: how the session began; only the words depend on it.
         """
         self._reference = reference
         self._tolerance = tolerance if tolerance is not None and (tolerance.rtol or tolerance.atol) else None
@@ -216,6 +222,7 @@ class Comparer:
         self._proven = tuple(proven)
         self._also = tuple(also)
         self._against = against
+        self._began = began
         self._against_session: str | None = None
         self._counts: dict[str, int] = {}  # field to steps on which both sides had it
         self._alone: dict[str, set[str]] = {}  # field to the sides that had it alone
@@ -381,6 +388,8 @@ class Comparer:
 
     def _why_nothing(self) -> str:
         if not self._reference:
+            if self._began != "restored":
+                return f"no overlap, and nothing was restored that could be checked{self._proven_words()}"
             if self._proven:
                 return f"no overlap; unproven beyond the restored state (proven: {', '.join(self._proven)})"
             return "no overlap; unproven beyond the restored state (its expectations were not recorded as checked)"
@@ -418,9 +427,10 @@ class Comparer:
     def _why_diverged(self, first: FirstDifference) -> str:
         name = _name(first.field, first.part)
         if first.field == "start_step":
+            begin = "checkpoint" if self._began == "restored" else "session's start"
             return (
                 f"training went on with step {plain_value(first.after)}, "
-                f"but the step after the checkpoint is {plain_value(first.before)}"
+                f"but the step after the {begin} is {plain_value(first.before)}"
             )
         said = f"step {first.step}: {name} was {plain_value(first.before)} before and is {plain_value(first.after)}"
         if self._beside:
@@ -429,7 +439,7 @@ class Comparer:
 
     def _hint(self, name: str) -> str:
         if name in _HINTS:
-            return _HINTS[name]
+            return _HINTS_BY_START.get((name, self._began), _HINTS[name])
         inputs = [WORDS[n] for n in ("batch", "rng", "lr", "scale") if n in self._same_there]
         given = f"with the same {_join(inputs)}, " if inputs else ""
         if name == "grad_norm" and "loss" in self._same_there:
@@ -448,6 +458,14 @@ _HINTS: Final[Mapping[str, str]] = {
     "lr": "the learning-rate schedule was not continued",
     "scale": "the gradient scaler was not continued",
 }
+_HINTS_BY_START: Final[Mapping[tuple[str, Began], str]] = {
+    ("rng", "went_on"): "the random streams are not those of the earlier attempt at this step: nothing put them back",
+    ("batch", "started_over"): "the data come in another order, or are others",
+    ("rng", "started_over"): "the random streams were seeded otherwise, or drawn from before the first step",
+    ("lr", "started_over"): "the learning-rate schedule is another",
+    ("scale", "started_over"): "the gradient scaler began with another scale",
+}
+"""Of sessions that restored nothing: they continued nothing either, and there is no checkpoint to speak of."""
 
 
 def _name(name: str, part: str | None) -> str:

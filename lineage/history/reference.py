@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from lineage.history.continuation import Comparer, StepWitness
+from lineage.history.continuation import Began, Comparer, StepWitness
 from lineage.history.segments import Segment, first_trained, segments
 from lineage_schemas.ids import SessionId
 
@@ -83,6 +83,7 @@ class Reference:
         steps: step to witness.
         spans: whose attempts they are: (session, after, to).
         origin: how the session's own parent is known (`lineage.history.segments`).
+        began: how the session itself began.
     """
 
     session: SessionId
@@ -90,6 +91,7 @@ class Reference:
     steps: Mapping[int, StepWitness]
     spans: tuple[tuple[SessionId, int, int], ...]
     origin: str
+    began: Began = "restored"
 
     def session_at(self, step: int) -> SessionId | None:
         """Whose attempt at `step` is compared."""
@@ -108,6 +110,7 @@ class Reference:
             proven=proven,
             also=also,
             against=self.session_at,
+            began=self.began,
         )
 
 
@@ -224,9 +227,12 @@ class Kin:
                     spans.append((other.session, low, high))
                     needed.found(low, high)
         # What the record says, even where the log shows that training began elsewhere: the comparer tells them apart.
-        recorded = self._sessions[own.session].start.step
-        from_step = recorded if own.origin == "checkpoint" else own.start_step
-        return Reference(own.session, from_step, steps, tuple(spans), own.origin)
+        start = self._sessions[own.session].start
+        from_step = start.step if own.origin == "checkpoint" else own.start_step
+        began: Began = "restored"
+        if start.checkpoint is None:
+            began = "went_on" if own.start_step else "started_over"
+        return Reference(own.session, from_step, steps, tuple(spans), own.origin, began)
 
     def _nearest(self, base: _Base | None, needed: _Needed) -> Iterator[Segment]:
         """The sessions whose lines pass through `base`, fewest unproven restores first, then fewest, then oldest."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from history_records import OTHER_RUN, gen, resumed, run_of, session, sid
 
 from lineage.history.audit import ResumeAudit, audit
@@ -125,6 +126,32 @@ def test_starting_over_in_the_same_run_is_compared_from_the_first_step() -> None
     assert (again.verdict, again.compared_steps, again.from_step) == ("exact", 10, 0)
     assert (other.verdict, other.first_difference and other.first_difference.step) == ("diverged", 1)
     assert "started over" in again.reason
+
+
+@pytest.mark.parametrize("field", ["batch", "rng", "lr", "scale"])
+@pytest.mark.parametrize("how", ["went on", "started over", "another first step", "no overlap"])
+def test_where_no_checkpoint_was_restored_no_reason_speaks_of_one(how: str, field: str) -> None:
+    start = Start(kind="fresh", step=400 if how != "started over" else 0)
+    other: dict[str, Any] = {"batch": "f" * 16, "rng": "f" * 17, "lr": {"a": (9.0,)}, "scale": {"s": 2.0}}
+    first = {"started over": 1, "another first step": 402}.get(how, 401)
+    begun = wrong(1, 400 if how == "no overlap" else 437, scale={"s": 1.0})
+    taken = wrong(first, first + 5, **{"scale": {"s": 1.0}, field: other[field]})
+    (row,) = rows(run_of(session(1), session(2, start)), {1: begun, 2: taken})
+    assert row.verdict == ("unproven" if how == "no overlap" else "diverged")
+    said = row.reason.removeprefix("no checkpoint was restored, ")
+    assert said != row.reason
+    assert "checkpoint" not in said
+    assert "restored state" not in said
+    assert "put back as" not in said
+
+
+def test_of_a_checkpoint_whose_maker_is_not_in_the_record_it_is_not_said_that_none_was_restored() -> None:
+    start = Start(kind="resume", step=400, checkpoint=gen(400, 7), session=sid(7))
+    run = run_of(session(1), session(2, start))
+    (row,) = rows(run, {1: right(1, 437), 2: wrong(401, 410, rng="f" * 17)})
+    assert row.checkpoint == gen(400, 7)
+    assert row.reason.startswith("the session that made its checkpoint is not in this run's record; step 401: rng was ")
+    assert row.reason.endswith("not put back as the checkpoint left them, or were drawn from in between")
 
 
 def test_a_first_session_and_a_fresh_one_after_nothing_have_no_row() -> None:
