@@ -66,7 +66,12 @@ def __getattr__(name: str) -> object:
     """Load a public name from its module and keep it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "lineage.errors")), name)
+    try:
+        value = getattr(importlib.import_module(_HOMES.get(name, "lineage.errors")), name)
+    except ModuleNotFoundError as error:
+        from lineage.errors import without_torch
+
+        raise without_torch(error, f"lineage.{name}") from error
     globals()[name] = value
     return value
 

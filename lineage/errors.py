@@ -57,5 +57,20 @@ class DamagedError(FormatError):
     """Bytes that were once right no longer are; exit code 1."""
 
 
+def without_torch(error: ModuleNotFoundError, what: str) -> LineageError | ModuleNotFoundError:
+    """What to raise where an import failed: of torch, a refusal that names the extra; of anything else, as it is.
+
+    Args:
+        error: of the import.
+        what: needs PyTorch; begins the sentence.
+    """
+    if (error.name or "").partition(".")[0] != "torch":
+        return error
+    return LineageError(
+        f"{what} needs PyTorch, which is not installed",
+        hint='pip install "lineage-tracker[torch]"; a run that tracks nothing logs without it',
+    )
+
+
 class CheckpointError(LineageError):
     """A checkpoint cannot be saved or restored; subclasses live in `lineage.checkpoint.errors`."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lineage.errors import LineageError, NotFoundError, UsageError
+from lineage.errors import LineageError, NotFoundError, UsageError, without_torch
 from lineage.trainer.signals import children_survive_a_notice
 from lineage_schemas.checkpoint import Position, RecipePoint
 from lineage_schemas.run import Parent, Start
@@ -140,10 +140,13 @@ class Keeper:
 
     def _opened(self) -> Registry:
         if self._registry is None:
-            from lineage.checkpoint.background import BackgroundSaver
-            from lineage.checkpoint.registry import Registry
-            from lineage.checkpoint.retention import Policy
-            from lineage.checkpoint.store import CheckpointStore
+            try:
+                from lineage.checkpoint.background import BackgroundSaver
+                from lineage.checkpoint.registry import Registry
+                from lineage.checkpoint.retention import Policy
+                from lineage.checkpoint.store import CheckpointStore
+            except ModuleNotFoundError as error:
+                raise without_torch(error, "tracking and checkpointing") from error
 
             keep, every = self._retention
             policy = None if keep is None else Policy(last=keep, every=every)
@@ -312,9 +315,9 @@ class Keeper:
             position: counters after the last completed step.
             background: copy the state and write it beside the training; None does so where there is an accelerator.
         """
-        from lineage.checkpoint.background import wants_background
-
         store, saver, registry = self._ready("checkpoint()")
+        from lineage.checkpoint.background import wants_background  # after what says that torch is missing
+
         session = self._recorder.store.session
         if session is None or position.step > session.start.step:  # before that, no batch was due
             self.check_loaders()
@@ -348,9 +351,9 @@ class Keeper:
 
     def export(self, name: str, position: Position) -> SavedGeneration:
         """Write the weights alone to `exports/<name>`; see `export_weights` for what it raises."""
-        from lineage.checkpoint.export import export_weights
-
         _, _, registry = self._ready("export()")
+        from lineage.checkpoint.export import export_weights  # after what says that torch is missing
+
         return export_weights(self._recorder.dir, registry, name, position, self._context())
 
     def fix_batch(self, loader: Any) -> None:

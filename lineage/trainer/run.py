@@ -140,6 +140,7 @@ class Run:
 
         Raises:
             UsageError: a name is taken, or an object of a kind that needs an adapter (the message says which).
+            LineageError: PyTorch is not installed; a run that tracks nothing needs none.
         """
         for name, obj, family in self._keeper.track(objects):
             if family == "optimizer":
@@ -267,13 +268,13 @@ class Run:
                 "skip it; take the batches of a step inside that step",
                 details={"step": step},
             )
-        from lineage.checkpoint.background import PendingSave
-
         with self.phase("checkpoint"):
             self._settle(wait=True)
             with self._disk_may_fail(step):
                 started = time.monotonic()
                 saved = self._keeper.save(self._position(step), background=background)
+                from lineage.checkpoint.background import PendingSave  # after what says that torch is missing
+
                 if not isinstance(saved, PendingSave):
                     self._note_saved(saved, time.monotonic() - started)
                 self._witness_left = self._witness_steps
