@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -159,12 +160,18 @@ class _Earlier:
 
     def __init__(self, run: Run) -> None:
         self.segments: list[Segment] = []
+        self._run = run
         self._known: set[SessionId] = set()
         self._by_ordinal: dict[int, SessionId] = {}
-        self._makers: dict[str, list[SessionId]] = {}
-        for session in run.sessions:
+
+    @cached_property
+    def _makers(self) -> dict[str, list[SessionId]]:
+        """The sessions that recorded each generation; made when a start names one by nothing else."""
+        makers: dict[str, list[SessionId]] = {}
+        for session in self._run.sessions:
             for name in session.checkpoints:
-                self._makers.setdefault(name, []).append(SessionId(session.id))
+                makers.setdefault(name, []).append(SessionId(session.id))
+        return makers
 
     def add(self, segment: Segment) -> None:
         self.segments.append(segment)

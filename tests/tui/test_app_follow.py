@@ -224,3 +224,33 @@ def test_what_another_thread_prepared_is_drawn_as_if_it_were_prepared_here() -> 
     assert render(ChartModel("loss", (grown,)), view, 100, 30, memo=mine).same_as(
         render(ChartModel("loss", (grown,)), view, 100, 30)
     )
+
+
+def test_garbage_is_collected_at_rest_and_costs_a_hundredth_of_a_core(drive, run_dir, runs_dir, monkeypatch) -> None:
+    """Collecting every second while a run was followed took more than drawing its curves."""
+    from types import SimpleNamespace
+
+    from lineage_tui import app as module
+
+    clock = [1000.0]
+    collected: list[float] = []
+
+    def collect() -> None:
+        collected.append(clock[0])
+        clock[0] += 0.06
+
+    async def script(app, pilot):
+        del pilot
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "gc", SimpleNamespace(collect=collect, get_count=lambda: (0, 0, 100)))
+            patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+            app._touched_at = clock[0]
+            app._tidy()
+            assert collected == []  # a key came just now
+            for _ in range(600):
+                clock[0] += 1.0
+                app._tidy()
+        spent = 0.06 * len(collected)
+        assert 3.0 < spent < 6.1
+
+    drive(script, run_dir, runs_dir)

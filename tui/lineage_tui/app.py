@@ -58,6 +58,8 @@ TIDY_S: Final = 1.0
 QUIET_S: Final = 0.7
 TIDY_FROM: Final = 20
 """Collections of the young generations, each of some thousand objects, since everything was collected."""
+TIDY_LEISURE: Final = 100
+"""A collection is followed by so many times its time without another."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ class LineageApp(App[int]):
         self.progress: dict[str, tuple[int, int]] = {}  # bytes unread, and in all, of logs still being read
         self.memo = Memo(limit=512)
         self._touched_at = 0.0
+        self._tidy_from = 0.0
         self.settings = Settings.read(None if self.options.state_dir is None else self.options.state_dir / "tui.json")
         self._followers: dict[str, RunFollower] = {}
         self._folder_follower: FolderFollower | None = None
@@ -162,9 +165,14 @@ class LineageApp(App[int]):
         await super().on_event(event)
 
     def _tidy(self) -> None:
-        """Collect garbage between two keys rather than in the middle of a frame, where 60 ms are seen."""
-        if time.monotonic() - self._touched_at > QUIET_S and gc.get_count()[2] > TIDY_FROM:
+        """Collect garbage between two keys rather than in the middle of a frame, where 60 ms are seen.
+
+        Not at once again: whatever a collection costs, all of them cost a hundredth of a core.
+        """
+        now = time.monotonic()
+        if now - self._touched_at > QUIET_S and now >= self._tidy_from and gc.get_count()[2] > TIDY_FROM:
             gc.collect()
+            self._tidy_from = now + TIDY_LEISURE * (time.monotonic() - now)
 
     def _on_exit_app(self) -> Any:
         self._stop_all()
