@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,9 @@ _EDGE_BYTES: Final = 64 << 10
 _LEAST_SLOT_BYTES: Final = 1 << 20
 _PATIENCE_S: Final = 0.1
 _PREFIX: Final = struct.Struct("<Q")
+_at_work: list[_Helper] = []
+"""All helpers of this process: whoever reads many runs at once starts no more of them than for one."""
+_hiring = threading.Lock()
 _BOOT: Final = "from lineage.log.parallel import help_reading; help_reading()"
 
 
@@ -85,7 +89,7 @@ class Team:
         columns: whose log is read; the first stretch begins at its `offset`.
         fd: the log, open.
         size_bytes: what of the log is cut into stretches; what is appended later is not.
-        num_helpers: processes to start.
+        num_helpers: processes to start, as far as others that this process reads have left any.
     """
 
     def __init__(self, columns: Columns, fd: int, size_bytes: int, num_helpers: int) -> None:
@@ -203,24 +207,26 @@ def _start(fd: int, count: int) -> list[_Helper]:
     environment = {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
     slot_bytes = max(8 * STRETCH_BYTES, _LEAST_SLOT_BYTES)  # columns take at most three times the bytes of their lines
     helpers: list[_Helper] = []
-    for _ in range(count if sys.executable else 0):
-        results = -1
-        try:
-            results = _nameless_file()
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, str(fd), str(results), str(slot_bytes)],
-                bufsize=0,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(fd, results),
-                env=environment,
-            )
-        except OSError:
-            if results >= 0:
-                os.close(results)
-            break
-        helpers.append(_Helper(process, results, slot_bytes))
+    with _hiring:
+        while sys.executable and len(helpers) < count and len(_at_work) < count:
+            results = -1
+            try:
+                results = _nameless_file()
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _BOOT, str(fd), str(results), str(slot_bytes)],
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(fd, results),
+                    env=environment,
+                )
+            except OSError:
+                if results >= 0:
+                    os.close(results)
+                break
+            helpers.append(_Helper(process, results, slot_bytes))
+            _at_work.append(helpers[-1])
     return helpers
 
 
@@ -245,6 +251,8 @@ def _end(helpers: list[_Helper], selector: selectors.BaseSelector | None = None,
                 _of(pipe).close()
         helper.process.wait()
         os.close(helper.results)
+        with contextlib.suppress(ValueError):
+            _at_work.remove(helper)
     helpers.clear()
 
 

@@ -162,6 +162,21 @@ def test_no_helper_outlives_the_reading_or_its_reader(tmp_path, small, monkeypat
     assert all(process.returncode is not None for process in started)
 
 
+def test_whoever_reads_many_logs_at_once_has_no_more_helpers_than_for_one(tmp_path, small):
+    data = log_bytes()
+    folders = [tmp_path / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+        write(folder, data)
+    opened = [Columns.open(folder, cache=False, max_bytes=5000) for folder in folders]
+    assert len(parallel._at_work) == 2
+    for found in opened:
+        found.refresh()
+        check(found, data)
+    assert parallel._at_work == []
+    assert Columns.open(folders[0], cache=False, max_bytes=5000)._team is not None  # there are helpers again
+
+
 def test_helpers_end_when_their_reader_is_killed(tmp_path):
     write(tmp_path, log_bytes())
     code = (
