@@ -43,7 +43,7 @@ SHOTS = (
     Shot("careless", "careless", ("}",)),
     Shot("attempts", "tiny-gpt", ("a",)),
     Shot("sessions", "tiny-gpt", ("3", "up")),
-    Shot("diff", "tiny-gpt", ("4",)),
+    Shot("diff", "careless", ("4",)),
     Shot("checkpoints", "tiny-gpt", ("5",)),
     Shot("lineage", "tiny-gpt", ("6",)),
     Shot("events", "tiny-gpt", ("7",)),

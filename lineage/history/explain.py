@@ -410,7 +410,7 @@ def _skips(account: Account, metric: Metric, step: int, window: int) -> Iterator
     nearest = min(skips, key=lambda event: abs((event.step or 0) - step))
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
     said = f"{_count(len(steps), 'update')} skipped at {where}: gradients overflowed, the loss scale went from "
-    said += f"{skips[0].scale_before:.6g} to {skips[-1].scale_after:.6g}"
+    said += f"{_number(skips[0].scale_before)} to {_number(skips[-1].scale_after)}"
     yield Cause("fp16_skip", nearest.step or 0, said, WEIGHTS["fp16_skip", metric], nearest, nearest.session)
 
 
@@ -453,7 +453,14 @@ def _nonfinite(account: Account, step: int, window: int) -> Iterator[Cause]:
         yield Cause("non_finite", at, said, weight)
 
 
+def _number(value: float) -> str:
+    """A loss scale as it is written in events: whole ones in full."""
+    return f"{value:,.0f}" if value.is_integer() and abs(value) < 1e15 else f"{value:.6g}"
+
+
 def _duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
     if seconds < 120:
         return f"{seconds:.1f} s"
     if seconds < 7_200:
