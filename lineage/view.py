@@ -26,9 +26,10 @@ import orjson
 from lineage.errors import FormatError, NewerFormatError, NotFoundError, UsageError
 from lineage.history.segments import Segment, first_trained, segments
 from lineage.layout import RunDir
-from lineage.log.columns import Buffer, Columns, MetricColumn, SessionColumns
+from lineage.log.columns import Columns
 from lineage.log.layout import Floats, Ints
 from lineage.log.scan import Damage
+from lineage.log.session_columns import Buffer, MetricColumn, SessionColumns
 from lineage.runs.lock import LockOwner, probe
 from lineage.runs.state import State, run_state, session_state, stall_after_s
 from lineage.runs.store import read_run

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from lineage.log.columns import Part, RareLine, SessionColumns
+from lineage.log.columns import Part, RareLine
 from lineage.log.scan import Damage
+from lineage.log.session_columns import SessionColumns
 from lineage_schemas.ids import SessionId
 
 ALIGN: Final = 64
