@@ -442,11 +442,15 @@ def test_a_megabyte_of_anything_takes_no_square() -> None:
         times = []
         for size in (60_000, 240_000):
             text = piece * (size // len(piece))
-            begun = time.process_time()
-            redact_tree({"note": text})
-            times.append(time.process_time() - begun)
+            times.append(min(_taken_by(text) for _ in range(3)))  # a busy machine makes one of them slow, not all
         # Four times the text: a square would be sixteen times the work. The floor keeps noise out.
         assert times[1] < 9 * max(times[0], 0.05), (piece, times)
+
+
+def _taken_by(text: str) -> float:
+    begun = time.process_time()
+    redact_tree({"note": text})
+    return time.process_time() - begun
 
 
 @pytest.mark.slow  # the real hash
