@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from benchmarks.synthetic import write_run
+from tests.without_rights import UNDER_NO_RIGHTS
 
 
 @pytest.fixture
@@ -128,16 +129,6 @@ class TestCheckpoints:
         (unknown,) = [line for line in err.splitlines() if "not a generation" in line]
         assert "stranger-10 and 44 more" in unknown
         assert len(json.loads(lineage("verify", run.name, "--json")[1])["notes"]) == 2
-
-
-UNDER_NO_RIGHTS = """
-import ctypes, os, sys
-if os.geteuid() == 0:
-    for right in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: what makes root pass every permission
-        if ctypes.CDLL(None).prctl(24, right, 0, 0, 0):  # PR_CAPBSET_DROP: gone with the next program
-            sys.exit(77)
-os.execv(sys.executable, [sys.executable, "-m", "lineage", *sys.argv[1:]])
-"""
 
 
 class TestTreeOfWhatMayNotBeEntered:

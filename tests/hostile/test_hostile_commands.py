@@ -13,6 +13,8 @@ import hostile_corpus as corpus
 import pytest
 from hostile_watch import EXIT_CODES, NOT_RUN, Watch, command_lines, is_raw, snapshot, verbs
 
+from tests.without_rights import UNDER_NO_RIGHTS
+
 LONG = bool(os.environ.get("LINEAGE_LONG"))
 THOROUGH = {
     "escape-sequences-and-markup-everywhere",
@@ -154,16 +156,6 @@ def test_a_fifo_in_place_of_every_file_hangs_no_real_process(tmp_path: Path, goo
     corpus.ENTRIES["fifos-in-checkpoints"](place)
     for words in (["ls", str(place.runs)], ["verify", str(place.run)], ["checkpoints", str(place.run)]):
         assert run(words, tmp_path).returncode in {0, 1, 3}
-
-
-UNDER_NO_RIGHTS = """
-import ctypes, os, sys
-if os.geteuid() == 0:
-    for right in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH: what makes root pass every permission
-        if ctypes.CDLL(None).prctl(24, right, 0, 0, 0):  # PR_CAPBSET_DROP: gone with the next program
-            sys.exit(77)
-os.execv(sys.executable, [sys.executable, "-m", "lineage", *sys.argv[1:]])
-"""
 
 
 @pytest.mark.parametrize(
